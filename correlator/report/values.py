@@ -8,6 +8,7 @@ All times are integer nanoseconds on CLOCK_MONOTONIC; all lengths integer nanose
 from __future__ import annotations
 
 import enum
+import itertools
 from dataclasses import dataclass, field
 
 
@@ -230,7 +231,7 @@ class RequestReport:
     def itl_ns(self) -> tuple[int, ...]:
         """Gaps between the moments tokens were written (inter-token latencies)."""
         times = [leg.written_ns or leg.processed_ns for leg in self.tokens]
-        return tuple(b - a for a, b in zip(times, times[1:], strict=False))
+        return tuple(b - a for a, b in itertools.pairwise(times))
 
 
 @dataclass(frozen=True)

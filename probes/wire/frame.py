@@ -174,7 +174,7 @@ def decode_payload(payload: bytes, stream: int = 0) -> Batch:
             max_map_len=32,
             max_ext_len=0,
         )
-    except Exception as exc:  # noqa: BLE001 - msgpack raises many kinds; all mean the same here
+    except Exception as exc:  # msgpack raises many kinds; all mean the same here
         raise FrameError(f"payload is not msgpack: {type(exc).__name__}") from exc
     if not isinstance(body, dict):
         raise BatchError("payload is not a map")

@@ -234,8 +234,10 @@ KINDS: tuple[Kind, ...] = (
             _c("waker_syscall", "i16", "syscall the waker was in; -1: none, -2: kernel or idle"),
             _c("op", "u32", "futex: operation; READ/WRITE: FdKind"),
             _c("arg", "u64", "first argument: futex address, fd"),
-            _c("waker_tid", "u32", "thread that woke it; when preempted, the one that ran instead"),
+            _c("waker_tid", "u32", "thread that woke it; preempted: the one that ran instead"),
             _c("waker_tgid", "u32", "process of that thread; 0: unknown"),
+            _c("ran_tid", "u32", "thread that had the CPU right before; 0: idle or unknown"),
+            _c("ran_tgid", "u32", "process of that thread"),
         ),
     ),
     Kind(
@@ -295,7 +297,11 @@ KINDS: tuple[Kind, ...] = (
         (
             _TID,
             _c("name", "str", "threading name"),
-            _c("role", "str", "role in the engine: api.main, core.main, core.input, worker.main..."),
+            _c(
+                "role",
+                "str",
+                "role in the engine: api.main, core.main, core.input...",
+            ),
         ),
     ),
     Kind(
@@ -364,7 +370,11 @@ KINDS: tuple[Kind, ...] = (
             _TID,
             _c("start_ns", "i64", "update_from_output() began"),
             _c("end_ns", "i64", "it returned"),
-            _c("stamp_ns", "i64", "engine's stamp on the outputs, the frontend sees the same; 0: no"),
+            _c(
+                "stamp_ns",
+                "i64",
+                "stamp on the outputs, which the frontend sees too; 0: none",
+            ),
             _c("rowset", "u32", "requests with output, in order: a rowset of this stream"),
             _c("tokens", "u32", "tokens produced"),
             _c("finished", "u32", "requests finished"),
@@ -445,7 +455,11 @@ KINDS: tuple[Kind, ...] = (
         "A named phase of work on a thread.",
         (
             _TID,
-            _c("name", "str", "schedule, update, execute, sample, tokenise, output, parse, send..."),
+            _c(
+                "name",
+                "str",
+                "schedule, update, execute, sample, tokenise, output, send...",
+            ),
             _c("start_ns", "i64", "began"),
             _c("end_ns", "i64", "ended"),
             _c("step", "u64", "step it belongs to; 0: none"),
@@ -514,8 +528,14 @@ BY_ID: dict[int, Kind] = {kind.id: kind for kind in KINDS}
 BY_NAME: dict[str, Kind] = {kind.name: kind for kind in KINDS}
 
 #: Ids spoken for by kinds of the design that are not written yet; never reuse them.
-RESERVED_IDS = {4: "oncpu_sample", 24: "clock_pair", 25: "counter", 27: "cuda_api",
-                28: "gpu_op", 29: "gpu_sync"}
+RESERVED_IDS = {
+    4: "oncpu_sample",
+    24: "clock_pair",
+    25: "counter",
+    27: "cuda_api",
+    28: "gpu_op",
+    29: "gpu_sync",
+}
 
 
 class KernelRecord(enum.IntEnum):
@@ -534,7 +554,11 @@ KERNEL_RECORD: tuple[Column, ...] = (
     Column("wake_ns", "i64", "wake, 0 none"),
     Column("end_ns", "i64", "end"),
     Column("arg", "u64", "wait: first syscall argument; fault: address; task: comm bytes 0-7"),
-    Column("arg2", "u64", "fault: inode; task: comm bytes 8-15; spin: turns"),
+    Column(
+        "arg2",
+        "u64",
+        "wait: who ran before, tgid << 32 | tid; fault: inode; task: comm bytes 8-15; spin: turns",
+    ),
     Column("block_ns", "u64", "fault: time off CPU inside it"),
     Column("tid", "u32", "thread"),
     Column("tgid", "u32", "process"),

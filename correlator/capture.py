@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A recording in memory: every kind of event as numpy columns, strings resolved.
+
+Batches come in as they were written, from any number of streams; what was repeated is
+dropped, what is missing is counted, and string ids of all streams become ids of one table.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpucorrelate.probes.wire.frame import Batch, Damage, StreamReader
+from gpucorrelate.probes.wire.schema import BY_ID, KINDS, Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    Column = NDArray[np.int64]
+
+_DTYPES = {
+    "u8": "<u1", "u16": "<u2", "u32": "<u4", "u64": "<u8",
+    "i16": "<i2", "i64": "<i8", "str": "<u4",
+}  # fmt: skip
+
+
+class Table:
+    """All rows of one kind, as columns; ``stream`` says which stream each row came from.
+
+    Columns of ``str`` type hold ids of the capture's string table. Rows are in the order in
+    which they were recorded.
+    """
+
+    def __init__(self, kind: Kind, columns: dict[str, NDArray[np.generic]]) -> None:
+        self.kind = kind
+        self._columns = columns
+
+    def __len__(self) -> int:
+        return len(self._columns["stream"])
+
+    def __getitem__(self, name: str) -> Column:
+        """One column. Raises ``KeyError`` for a name the kind does not have."""
+        return self._columns[name]  # type: ignore[return-value]
+
+    def select(self, index: NDArray[np.generic]) -> Table:
+        """The rows an index or mask picks, in its order."""
+        return Table(self.kind, {name: col[index] for name, col in self._columns.items()})
+
+    def replace(self, name: str, values: Column) -> Table:
+        """The same rows with one column exchanged."""
+        return Table(self.kind, {**self._columns, name: values})
+
+
+@dataclass(frozen=True)
+class StreamInfo:
+    """Who wrote a stream."""
+
+    stream: int
+    tgid: int
+    producer: str
+    role: str
+
+
+@dataclass(frozen=True)
+class Intake:
+    """What reading the recording itself lost or refused."""
+
+    batches: int = 0
+    repeated: int = 0
+    missing: int = 0
+    dropped: int = 0  # rows the producers say they dropped
+    unknown_kinds: int = 0  # batches of kinds this version does not know
+    damage: tuple[Damage, ...] = ()
+    dropped_by: tuple[tuple[int, int], ...] = ()  # stream -> rows dropped
+
+
+@dataclass(frozen=True)
+class Capture:
+    """A recording in memory.
+
+    Attributes:
+        strings: The string table; index 0 is the empty string.
+        streams: Who wrote what.
+        intake: What reading it lost.
+    """
+
+    strings: tuple[str, ...]
+    streams: tuple[StreamInfo, ...]
+    intake: Intake
+    _tables: dict[str, Table] = field(repr=False)
+
+    def __getattr__(self, name: str) -> Table:
+        tables = self.__dict__.get("_tables")
+        if tables is not None and name in tables:
+            return tables[name]  # type: ignore[no-any-return]
+        raise AttributeError(name)
+
+    def table(self, name: str) -> Table:
+        """All rows of one kind, by its name in the schema. Raises ``KeyError``."""
+        return self._tables[name]
+
+    @classmethod
+    def from_batches(cls, items: Iterable[Batch | Damage]) -> Capture:
+        """Build a capture from batches in recorded order."""
+        return _Builder().take(items).build()
+
+
+class _Builder:
+    """Collects batches per kind, then concatenates once."""
+
+    def __init__(self) -> None:
+        self.readers: dict[int, StreamReader] = defaultdict(StreamReader)
+        self.parts: dict[int, list[Batch]] = defaultdict(list)
+        self.maps: dict[int, list[dict[int, int]]] = defaultdict(list)
+        self.global_ids: dict[str, int] = {"": 0}
+        self.local: dict[int, dict[int, int]] = defaultdict(dict)
+        self.damage: list[Damage] = []
+        self.counts: Counter[str] = Counter()
+
+    def take(self, items: Iterable[Batch | Damage]) -> _Builder:
+        for item in items:
+            if isinstance(item, Damage):
+                self.damage.append(item)
+            else:
+                self._batch(item)
+        return self
+
+    def _batch(self, batch: Batch) -> None:
+        self.counts["batches"] += 1
+        if not self.readers[batch.stream].accept(batch)[0]:
+            return
+        if batch.strings:
+            # A reused id gets a new map, so that rows already taken keep their old text.
+            mapping = self.local[batch.stream]
+            news = {
+                index: self.global_ids.setdefault(text, len(self.global_ids))
+                for index, text in batch.strings
+            }
+            clash = any(mapping.get(index, new) != new for index, new in news.items())
+            mapping = dict(mapping) if clash else mapping
+            mapping.update(news)
+            self.local[batch.stream] = mapping
+        if not batch.known:
+            self.counts["unknown"] += 1
+        elif batch.count:
+            self.parts[batch.kind].append(batch)
+            self.maps[batch.kind].append(self.local[batch.stream])
+
+    def build(self) -> Capture:
+        tables = {kind.name: self._table(kind) for kind in KINDS}
+        strings = tuple(self.global_ids)
+        stream = tables["stream"]
+        infos = {
+            int(number): StreamInfo(int(number), int(tgid), strings[producer], strings[role])
+            for number, tgid, producer, role in zip(
+                stream["stream_"], stream["tgid"], stream["producer"], stream["role"], strict=True
+            )
+        }
+        intake = Intake(
+            batches=self.counts["batches"],
+            repeated=sum(reader.repeated for reader in self.readers.values()),
+            missing=sum(reader.missing for reader in self.readers.values()),
+            dropped=sum(reader.drops for reader in self.readers.values()),
+            unknown_kinds=self.counts["unknown"],
+            damage=tuple(self.damage),
+            dropped_by=tuple((n, reader.drops) for n, reader in self.readers.items()),
+        )
+        return Capture(strings, tuple(infos.values()), intake, tables)
+
+    def _table(self, kind: Kind) -> Table:
+        parts = self.parts.pop(kind.id, [])
+        maps = self.maps.pop(kind.id, [])
+        columns: dict[str, NDArray[np.generic]] = {
+            "stream": np.repeat(
+                np.array([part.stream for part in parts], "<u4"),
+                np.array([part.count for part in parts], "<i8"),
+            )
+        }
+        for at, column in enumerate(kind.columns):
+            dtype = np.dtype(_DTYPES[column.ctype])
+            arrays = [
+                np.frombuffer(part.columns[at], dtype)
+                if part.columns[at]
+                else np.zeros(part.count, dtype)
+                for part in parts
+            ]
+            if column.ctype == "str":
+                arrays = [_translate(a, m) for a, m in zip(arrays, maps, strict=True)]
+            name = column.name if column.name != "stream" else "stream_"
+            columns[name] = np.concatenate(arrays) if arrays else np.zeros(0, dtype)
+        return Table(kind, columns)
+
+
+def _translate(ids: NDArray[np.generic], mapping: dict[int, int]) -> NDArray[np.generic]:
+    """Ids of one stream's string table as ids of the capture's; unknown ones read as empty."""
+    unique, inverse = np.unique(ids, return_inverse=True)
+    new = np.array([mapping.get(int(value), 0) for value in unique], "<u4")
+    return new[inverse]
+
+
+def kind_names() -> tuple[str, ...]:
+    """Names of all kinds this version reads."""
+    return tuple(BY_ID[i].name for i in sorted(BY_ID))

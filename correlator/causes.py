@@ -1,0 +1,382 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the walk's numbers to words: actors, causes and evidence of segments and waits."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from gpucorrelate.correlator.report.values import (
+    Actor,
+    Category,
+    Cause,
+    Evidence,
+    PhaseName,
+    Segment,
+    Wait,
+)
+from gpucorrelate.correlator.states import CATEGORIES
+from gpucorrelate.probes.wire.schema import FaultFlag, FdKind, WaitFlag, WaitKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from gpucorrelate.correlator.capture import Table
+    from gpucorrelate.correlator.requests import Cut
+    from gpucorrelate.correlator.states import States
+    from gpucorrelate.correlator.steps import Steps
+
+_EVIDENCE_WAIT, _EVIDENCE_QUEUE, _EVIDENCE_FAULT = 1, 2, 3
+_MODE_RETURN, _MODE_GIL = 1, 2
+
+#: x86-64 system calls by number, where waiters and wakers are usually found
+#: (arch/x86/entry/syscalls/syscall_64.tbl of Linux).
+SYSCALLS = {
+    0: "read", 1: "write", 3: "close", 7: "poll", 9: "mmap", 10: "mprotect", 11: "munmap",
+    16: "ioctl", 17: "pread64", 18: "pwrite64", 19: "readv", 20: "writev", 23: "select",
+    24: "sched_yield", 28: "madvise", 34: "pause", 35: "nanosleep", 41: "socket",
+    42: "connect", 43: "accept", 44: "sendto", 45: "recvfrom", 46: "sendmsg", 47: "recvmsg",
+    48: "shutdown", 56: "clone", 57: "fork", 59: "execve", 60: "exit", 61: "wait4", 62: "kill",
+    74: "fsync", 75: "fdatasync", 128: "rt_sigtimedwait", 200: "tkill", 202: "futex",
+    208: "io_getevents", 230: "clock_nanosleep", 231: "exit_group", 232: "epoll_wait",
+    233: "epoll_ctl", 234: "tgkill", 247: "waitid", 257: "openat", 262: "newfstatat",
+    270: "pselect6", 271: "ppoll", 281: "epoll_pwait", 288: "accept4", 299: "recvmmsg",
+    307: "sendmmsg", 332: "statx", 426: "io_uring_enter", 435: "clone3", 441: "epoll_pwait2",
+    449: "futex_waitv", 454: "futex_wake", 455: "futex_wait",
+}  # fmt: skip
+
+_PROCESS_NAMES = {"api": "APIServer", "core": "EngineCore"}
+_SPUN = frozenset({Category.SPIN_HANDOFF})
+_WAITED = frozenset(
+    {
+        Category.SLEEP,
+        Category.DISK,
+        Category.NETWORK,
+        Category.EXTERNAL,
+        Category.IRQ,
+        Category.PAGE_FAULT,
+        Category.RUN_QUEUE,
+        Category.PREEMPTED,
+        Category.MESSAGE,
+        Category.LOCK,
+        Category.THROTTLED,
+    }
+)
+
+
+def syscall_name(number: int) -> str:
+    """``write``, ``syscall 999``; empty for none."""
+    return "" if number < 0 else SYSCALLS.get(number, f"syscall {number}")
+
+
+class Describer:
+    """Turns rows of the walk into report values; caches what repeats."""
+
+    def __init__(self, states: States, steps: Steps) -> None:
+        self._s = states
+        self._steps = steps
+        self._strings = states.capture.strings
+        self._actors: dict[int, Actor] = {}
+        self._strangers: dict[tuple[int, int], Actor] = {}
+
+    @cached_property
+    def _names(self) -> dict[int, tuple[str, str]]:
+        """Thread -> (name, role) as the process itself says; the latest counts."""
+        rows = self._s.capture.table("thread")
+        return {
+            tid: (self._strings[name], self._strings[role])
+            for tid, name, role in zip(
+                *(rows[c].tolist() for c in ("tid", "name", "role")), strict=True
+            )
+        }
+
+    @cached_property
+    def _comms(self) -> dict[int, str]:
+        rows = self._s.capture.table("task")
+        return {
+            tid: self._strings[comm]
+            for tid, comm in zip(rows["tid"].tolist(), rows["comm"].tolist(), strict=True)
+            if comm
+        }
+
+    @cached_property
+    def _processes(self) -> dict[int, str]:
+        """Process id -> name, from the roles its streams and threads claim."""
+        names: dict[int, str] = {}
+        for info in self._s.capture.streams:
+            if info.producer == "vllm" and info.role and info.role != "?":
+                names[info.tgid] = _PROCESS_NAMES.get(info.role, info.role.capitalize())
+        tgid = dict(zip(self._s.threads.tid.tolist(), self._s.threads.tgid.tolist(), strict=True))
+        for tid, (_, role) in self._names.items():
+            head = role.partition(".")[0]
+            if head.startswith("worker") and tgid.get(tid):
+                names[tgid[tid]] = f"Worker{head[6:]}"
+        return names
+
+    def actor(self, thread: int) -> Actor:
+        """The actor of a thread index; nobody for -1."""
+        found = self._actors.get(thread)
+        if found is None:
+            found = self._actors[thread] = self._actor(thread)
+        return found
+
+    def _actor(self, thread: int) -> Actor:
+        if thread < 0:
+            return Actor(0, 0, "", "", "unknown", traced=False)
+        threads = self._s.threads
+        tid, tgid = int(threads.tid[thread]), int(threads.tgid[thread])
+        name, role = self._names.get(tid, ("", ""))
+        process = self._processes.get(tgid) or self._comms.get(tgid, "")
+        if role.endswith(".main"):
+            name = ""
+        return Actor(
+            tid, tgid, role, name or ("" if tid == tgid else self._comms.get(tid, "")), process,
+            traced=bool(threads.traced[thread]),
+        )  # fmt: skip
+
+    def stranger(self, tid: int, tgid: int) -> Actor | None:
+        """The actor of a waker that may be outside the traced processes; None for nobody."""
+        if tid == 0:
+            return None
+        index = self._s.threads.one(tid)
+        if index >= 0:
+            return self.actor(index)
+        key = (tid, tgid)
+        if key not in self._strangers:
+            comm = self._comms.get(tid, "") or self._comms.get(tgid, "")
+            self._strangers[key] = Actor(tid, tgid or tid, "", "", comm, traced=False)
+        return self._strangers[key]
+
+    def span_name(self, span: int) -> tuple[str, int]:
+        """Name and step of a row of the flattened spans."""
+        if span < 0:
+            return "", 0
+        row = self._s.spans.row[span]
+        return self._strings[self._s.span_table["name"][row]], int(self._s.span_table["step"][row])
+
+    def span_before(self, thread: int, t_ns: int) -> str:
+        """What the thread was in just before a moment; empty if nothing is known."""
+        if thread < 0:
+            return ""
+        spans = self._s.spans
+        low, high = spans.off[thread], spans.off[thread + 1]
+        at = low + spans.start_ns[low:high].searchsorted(t_ns) - 1
+        # A waker signals from inside its phase, or right after it: allow for the call's own time.
+        if at >= low and spans.end_ns[at] + 20_000 >= t_ns:
+            return self.span_name(int(at))[0]
+        return ""
+
+    def segments(
+        self, rows: NDArray[np.void], hops: NDArray[np.void], cuts: Sequence[Cut]
+    ) -> list[Segment]:
+        """Report values of the walk's segments, adjacent equal ones joined."""
+        holds = [
+            (int(h["start"]), int(h["end"]), int(h["from"]))
+            for h in hops
+            if h["mode"] in (_MODE_RETURN, _MODE_GIL)
+        ]
+        out: list[Segment] = []
+        for row in rows.tolist():
+            segment = self._segment(row, holds, cuts)
+            last = out[-1] if out else None
+            if last is not None and _mergeable(last, segment):
+                out[-1] = _merged(last, segment)
+            else:
+                out.append(segment)
+        return out
+
+    def _segment(
+        self,
+        row: tuple[int, ...],
+        holds: list[tuple[int, int, int]],
+        cuts: Sequence[Cut],
+    ) -> Segment:
+        start, end, evidence, span, slack, thread, related, _, phase, cat, ekind, _ = row
+        category = CATEGORIES[cat]
+        cut = cuts[phase] if 0 <= phase < len(cuts) else None
+        name, step = self.span_name(span)
+        if not step and cut is not None and cut.step >= 0:
+            step = int(self._steps.number[cut.step])
+        return Segment(
+            start,
+            end,
+            category,
+            self.actor(thread),
+            cut.phase if cut else PhaseName.UNKNOWN,
+            name,
+            step or None,
+            self._cause(category, ekind, evidence, related, (start, end, thread), holds),
+            self._evidence(ekind, evidence),
+            None if slack < 0 else slack,
+        )
+
+    def _cause(
+        self,
+        category: Category,
+        ekind: int,
+        evidence: int,
+        related: int,
+        at: tuple[int, int, int],
+        holds: list[tuple[int, int, int]],
+    ) -> Cause | None:
+        held = next((w for a, b, w in holds if a <= at[0] and at[1] <= b and w != at[2]), None)
+        if category is Category.GIL:
+            waiter = self.actor(held) if held is not None else None
+            return Cause("holds the interpreter lock for which waits", waiter)
+        if ekind == _EVIDENCE_QUEUE:
+            if category is Category.UNEXPLAINED:
+                return Cause("polling a queue; the write was not recorded")
+            return Cause("message from", self.actor(related))
+        if ekind == _EVIDENCE_FAULT:
+            return self._fault_cause(evidence)
+        if ekind == _EVIDENCE_WAIT:
+            return self._wait_cause(category, evidence)
+        if held is not None:
+            return Cause("holds the lock for which waits", self.actor(held))
+        return None
+
+    def _fault_cause(self, fault: int) -> Cause:
+        table, row = self._s.fault_table, int(self._s.faults.row[fault])
+        flags = int(table["flags"][row])
+        kind = "major fault" if flags & FaultFlag.MAJOR else "minor fault"
+        return Cause(kind, None, file_name(int(table["dev"][row]), int(table["inode"][row])))
+
+    def _wait_cause(self, category: Category, row: int) -> Cause | None:
+        table = self._s.waits.table
+        waker = self.stranger(int(table["waker_tid"][row]), int(table["waker_tgid"][row]))
+        kind = WaitKind(int(table["wait_kind"][row]))
+        call = syscall_name(int(table["waker_syscall"][row]))
+        if category is Category.PREEMPTED:
+            return Cause("ran instead:", waker)
+        if category is Category.RUN_QUEUE:
+            ran = self._ran_instead(row)
+            return Cause("ran instead:", ran) if ran else Cause("runnable, no CPU yet")
+        if category is Category.SLEEP:
+            what = "sleep" if kind is WaitKind.SLEEP else f"timeout of {wait_name(table, row)}"
+            return Cause("timer", None, what)
+        if category is Category.UNEXPLAINED:
+            open_ = int(table["flags"][row]) & (WaitFlag.OPEN | WaitFlag.START_UNKNOWN)
+            return Cause("still waiting when it was reported" if open_ else "no wake was seen")
+        if category is Category.PAGE_FAULT:
+            return self._blocked_fault(row) or Cause("page fault")
+        if category in (Category.DISK, Category.IRQ):
+            return Cause("completed by", waker, wait_name(table, row))
+        return Cause("woken by", waker, f"in {call}" if call else "")
+
+    def _ran_instead(self, row: int) -> Actor | None:
+        table = self._s.waits.table
+        return self.stranger(int(table["ran_tid"][row]), int(table["ran_tgid"][row]))
+
+    def _blocked_fault(self, row: int) -> Cause | None:
+        """The fault a thread was blocked in: the one of its faults around the wait."""
+        table, faults = self._s.waits.table, self._s.faults
+        thread = self._s.threads.one(int(table["tid"][row]))
+        if thread < 0:
+            return None
+        low, high = faults.off[thread], faults.off[thread + 1]
+        at = low + faults.start_ns[low:high].searchsorted(table["end_ns"][row]) - 1
+        if at >= low and faults.end_ns[at] >= table["start_ns"][row]:
+            return self._fault_cause(int(at))
+        return None
+
+    def _evidence(self, ekind: int, row: int) -> tuple[Evidence, ...]:
+        if ekind == _EVIDENCE_WAIT:
+            table = self._s.waits.table
+            return (
+                Evidence("wait", int(table["start_ns"][row]), int(table["end_ns"][row]),
+                         int(table["tid"][row]), wait_name(table, row)),
+            )  # fmt: skip
+        if ekind == _EVIDENCE_QUEUE:
+            reads = self._s.reads
+            name = self._strings[int(reads.queue[row])]
+            return (
+                Evidence("queue_msg", int(reads.start_ns[row]), int(reads.ready_ns[row]), 0,
+                         f"{name} message {int(reads.seq[row])}"),
+            )  # fmt: skip
+        if ekind == _EVIDENCE_FAULT:
+            table, at = self._s.fault_table, int(self._s.faults.row[row])
+            return (
+                Evidence("fault", int(table["start_ns"][at]), int(table["end_ns"][at]),
+                         int(table["tid"][at]), f"address {int(table['addr'][at]):#x}"),
+            )  # fmt: skip
+        return ()
+
+    def waits(
+        self, hops: NDArray[np.void], segments: Sequence[Segment], cuts: Sequence[Cut]
+    ) -> list[Wait]:
+        """Waits on the path with who ended them, longest first."""
+        times = [cut.t_ns for cut in cuts]
+        out = [self._hop(h, times, cuts) for h in hops.tolist() if h[1] > h[0]]
+        out += [
+            Wait(s.start_ns, s.end_ns, s.actor, _leaf_kind(s), s.cause or Cause(""), s.phase)
+            for s in segments
+            if s.category in _WAITED
+        ]
+        return sorted(out, key=lambda w: w.start_ns - w.end_ns)
+
+    def _hop(self, hop: tuple[int, ...], times: list[int], cuts: Sequence[Cut]) -> Wait:
+        start, end, evidence, waiter, to, _, ekind, mode, _ = hop
+        at = max((i for i, t in enumerate(times) if t < end), default=-1)
+        phase = cuts[at].phase if at >= 0 else PhaseName.UNKNOWN
+        doing = self.span_before(to, end)
+        if ekind == _EVIDENCE_QUEUE:
+            kind = "queue read"
+        elif mode == _MODE_GIL:
+            kind = "interpreter lock"
+        else:
+            kind = wait_name(self._s.waits.table, evidence).partition(" ")[0]
+        verb = "held by" if mode in (_MODE_RETURN, _MODE_GIL) else "woken by"
+        detail = f"while {doing}" if doing else ""
+        cause = Cause(verb, self.actor(to), detail)
+        return Wait(start, end, self.actor(waiter), kind, cause, phase)
+
+
+def file_name(dev: int, inode: int) -> str:
+    """``253:1 inode 42`` from the kernel's device encoding; ``anonymous`` without an inode."""
+    return f"{dev >> 20}:{dev & 0xFFFFF} inode {inode}" if inode else "anonymous memory"
+
+
+def wait_name(table: Table, row: int) -> str:
+    """``futex 0x7f00 op 9``, ``epoll fd 12``, ``read pipe fd 3``: what a wait was in."""
+    kind = WaitKind(int(table["wait_kind"][row]))
+    arg, op, nr = int(table["arg"][row]), int(table["op"][row]), int(table["syscall"][row])
+    if kind is WaitKind.FUTEX:
+        return f"futex {arg:#x} op {op}"
+    if kind in (WaitKind.READ, WaitKind.WRITE):
+        what = FdKind(op).name.lower() if op in set(FdKind) else ""
+        return f"{kind.name.lower()} {what} fd {arg}"
+    if kind in (WaitKind.EPOLL, WaitKind.IO_URING, WaitKind.IOCTL):
+        return f"{kind.name.lower()} fd {arg}"
+    if kind is WaitKind.OTHER:
+        return syscall_name(nr) or "kernel"
+    return kind.name.lower()
+
+
+def _leaf_kind(segment: Segment) -> str:
+    note = segment.evidence[0].note if segment.evidence else ""
+    if segment.category in (Category.RUN_QUEUE, Category.PREEMPTED, Category.PAGE_FAULT):
+        return str(segment.category)
+    return note.partition(" ")[0] or str(segment.category)
+
+
+def _mergeable(a: Segment, b: Segment) -> bool:
+    return (
+        a.end_ns == b.start_ns
+        and a.category is b.category
+        and a.actor == b.actor
+        and a.phase is b.phase
+        and a.span == b.span
+        and a.step == b.step
+        and a.cause == b.cause
+        and a.evidence == b.evidence
+    )
+
+
+def _merged(a: Segment, b: Segment) -> Segment:
+    return Segment(
+        a.start_ns, b.end_ns, a.category, a.actor, a.phase, a.span, a.step, a.cause, a.evidence,
+        b.slack_ns if b.slack_ns is not None else a.slack_ns,
+    )  # fmt: skip

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ledger: what a report rests on, what was lost on the way, and which legs are missing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpucorrelate.correlator.report.values import Ledger, LedgerLine
+from gpucorrelate.probes.wire.schema import CapabilityState, TokenPlace
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpucorrelate.correlator.capture import Capture
+    from gpucorrelate.correlator.requests import Request
+    from gpucorrelate.correlator.states import States
+    from gpucorrelate.correlator.steps import Steps
+
+
+def of_run(capture: Capture, states: States, steps: Steps, requests: Sequence[Request]) -> Ledger:
+    """The ledger of a whole recording; every report of it carries this."""
+    lines = [
+        *_counts(capture, requests),
+        *_joins(states, steps, requests),
+        *_losses(capture),
+    ]
+    return Ledger(tuple(lines), _missing(capture, states))
+
+
+def _counts(capture: Capture, requests: Sequence[Request]) -> list[LedgerLine]:
+    sums = capture.table("wait_sum")
+    return [
+        LedgerLine("waits recorded", len(capture.table("wait"))),
+        LedgerLine("short waits summed", int(sums["count"].sum()) if len(sums) else 0),
+        LedgerLine("page faults", len(capture.table("fault"))),
+        LedgerLine("steps", len(capture.table("step_begin"))),
+        LedgerLine("requests", len(requests)),
+        LedgerLine("queue messages", len(capture.table("queue_msg"))),
+    ]
+
+
+def _joins(states: States, steps: Steps, requests: Sequence[Request]) -> list[LedgerLine]:
+    gaps = _step_gaps(steps)
+    return [
+        LedgerLine("step numbers missing", gaps, "steps begun that no record tells of", bad=True),
+        LedgerLine("step ends without a begin", steps.missing_begin,
+                   "steps in flight when tracing began"),
+        LedgerLine("steps without an end", steps.missing_end, "in flight at the end, or lost"),
+        LedgerLine("steps whose rows are unknown", steps.missing_rows, bad=True),
+        LedgerLine("queue reads without their write", states.reads.unjoined),
+        LedgerLine("requests whose rows and tokens differ",
+                   sum(not rows_match(r) for r in requests),
+                   "rows that must sample against tokens made", bad=True),
+        LedgerLine("requests whose token ids differ between places",
+                   sum(not checks_agree(r) for r in requests), bad=True),
+    ]  # fmt: skip
+
+
+def _step_gaps(steps: Steps) -> int:
+    missing = 0
+    for stream in np.unique(steps.stream):
+        numbers = steps.number[steps.stream == stream]
+        missing += int(numbers.max() - numbers.min()) + 1 - len(numbers)
+    return missing
+
+
+def rows_match(request: Request) -> bool:
+    """Whether rows that had to sample equal the tokens made; True where one is unknown.
+
+    Only finished requests that the recording saw from admission on can be judged.
+    """
+    whole = any(a.name == "ADMITTED" for a, _ in request.marks) and request.complete
+    if not whole or request.tokens_out is None or not request.status.startswith("finished"):
+        return True
+    return request.must_sample == request.tokens_out or request.must_sample == 0
+
+
+def checks_agree(request: Request) -> bool:
+    """Whether count and hash of the output token ids are the same at every place known."""
+    return len({(count, digest) for _, count, digest, _ in request.checks}) <= 1
+
+
+def _losses(capture: Capture) -> list[LedgerLine]:
+    rows, strings = capture.table("loss"), capture.strings
+    by_hop: Counter[tuple[str, str]] = Counter()
+    for hop, what, count in zip(
+        *(rows[c].tolist() for c in ("hop", "what", "count")), strict=True
+    ):
+        by_hop[strings[hop], strings[what]] += count
+    lines = [
+        LedgerLine(f"lost at {hop}", count, what, bad=True)
+        for (hop, what), count in sorted(by_hop.items())
+    ]
+    intake = capture.intake
+    skipped = sum(d.size_bytes for d in intake.damage)
+    reasons = ", ".join(sorted({d.reason for d in intake.damage}))
+    lines += [
+        LedgerLine("bytes of the recording unreadable", skipped, reasons, bad=True),
+        LedgerLine("batches missing from the recording", intake.missing, bad=True),
+        LedgerLine("batches repeated", intake.repeated, "sent again after a reconnect; used once"),
+        LedgerLine("batches of unknown kinds", intake.unknown_kinds, "from a newer version"),
+    ]
+    return [line for line in lines if line.count or line.bad]
+
+
+def _missing(capture: Capture, states: States) -> tuple[str, ...]:
+    """Legs that were not observed, each with the reason."""
+    rows, strings = capture.table("capability"), capture.strings
+    latest: dict[str, tuple[int, str]] = {}
+    for source, state, reason in zip(
+        *(rows[c].tolist() for c in ("source", "state", "reason")), strict=True
+    ):
+        latest[strings[source]] = (state, strings[reason])
+    missing = [
+        f"{source}: {reason}" if reason else source
+        for source, (state, reason) in sorted(latest.items())
+        if state != CapabilityState.ON
+    ]
+    if not len(capture.table("wait")):
+        missing.append("OS waits: none recorded, so no thread's time can be explained")
+    if not len(capture.table("step_begin")):
+        missing.append("engine steps: none recorded")
+    if not len(states.reads.start_ns) and len(capture.table("worker_step")):
+        missing.append("shared-memory queues: no messages recorded (one-process executor?)")
+    missing.append("GPU: no device activity in this recording")
+    return tuple(missing)
+
+
+def client_missing(requests: Sequence[Request]) -> int:
+    """Requests without a check from the client's side."""
+    return sum(
+        all(place is not TokenPlace.CLIENT for place, _, _, _ in r.checks) for r in requests
+    )

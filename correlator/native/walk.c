@@ -1,0 +1,676 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The backward walk: who held the path at every instant of [stop, t].
+ *
+ * Input is one sorted time line per thread (waits, queue reads, named spans, page faults) as
+ * plain columns; output is a list of segments, newest first, that tile the interval exactly.
+ * What each rule is for stands in the design notes of the walk module; the code only applies
+ * them. No allocation but the growing output, no recursion, bounded work per emitted segment.
+ */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum wait_class {
+	W_PREEMPTED = 0,	/* runnable all along; peer: who ran instead */
+	W_GIL = 1,		/* interpreter lock; peer: its holder, -1 unknown */
+	W_LOCK = 2,		/* lock: explained by its holder, then back to the waiter */
+	W_MESSAGE = 3,		/* woken by a traced thread: the path moves there */
+	W_LEAF_IDLE = 4,	/* timer, network, external, no wake: nothing further to follow */
+	W_LEAF_WORK = 5,	/* disk, interrupt, fault: part of the thread's own work */
+};
+
+/* Categories that the walk itself assigns; the leaf classes carry theirs in w_leaf. */
+enum category {
+	C_CPU = 0,
+	C_GIL = 1,
+	C_SPIN_HANDOFF = 4,
+	C_RUN_QUEUE = 5,
+	C_PREEMPTED = 6,
+	C_PAGE_FAULT = 9,
+	C_UNOBSERVED = 14,
+	C_UNEXPLAINED = 15,
+};
+
+enum evidence { E_NONE = 0, E_WAIT = 1, E_QUEUE = 2, E_FAULT = 3 };
+enum frame_mode { F_CLIP = 0, F_RETURN = 1, F_GIL = 2 };
+
+#define MAX_FRAMES 64
+#define MAX_IDLE_HOPS 64
+
+struct walk_model {
+	int64_t n_threads;
+	/* waits, by thread, sorted by start, not overlapping */
+	const int64_t *w_off, *w_start, *w_end, *w_wake;
+	const int32_t *w_peer;
+	const uint8_t *w_class, *w_leaf;
+	/* queue reads, by thread: waiting from start to ready for a message visible at w_sent */
+	const int64_t *q_off, *q_start, *q_ready, *q_sent;
+	const int32_t *q_peer;
+	/* named spans, by thread, flattened: sorted, not overlapping, innermost wins */
+	const int64_t *s_off, *s_start, *s_end;
+	/* page faults, by thread */
+	const int64_t *f_off, *f_start, *f_end;
+	/* what is known of each thread at all */
+	const int64_t *t_first, *t_last;
+	/* threads of each process, to find who was on a CPU */
+	const int32_t *t_proc;
+	const int64_t *p_off;
+	const int32_t *p_threads;
+	/* windows in which records of waits were lost, sorted: being on CPU proves nothing there */
+	int64_t n_lost;
+	const int64_t *l_start, *l_end;
+};
+
+struct walk_seg {
+	int64_t start, end;
+	int64_t evidence;	/* row of the wait, queue read or fault; -1 none */
+	int64_t span;		/* row of the flattened span; -1 none */
+	int64_t slack;		/* margin over the second latest predecessor; -1 unknown */
+	int32_t actor;
+	int32_t related;	/* who ran instead, who waited for the lock; -1 none */
+	int32_t leg;
+	int32_t phase;		/* index of the cut interval */
+	uint8_t category, evidence_kind, pad[6];
+};
+
+struct walk_hop {
+	int64_t start, end;	/* the part of the wait that lies on the path */
+	int64_t evidence;
+	int32_t from, to;
+	int32_t leg;
+	uint8_t evidence_kind, mode, pad[2];
+};
+
+struct walk_out {
+	struct walk_seg *segs;
+	struct walk_hop *hops;
+	int64_t n_segs, cap_segs, n_hops, cap_hops;
+	int64_t failed;
+};
+
+struct frame {
+	int64_t floor;
+	int32_t tid, mode;
+};
+
+struct walker {
+	const struct walk_model *m;
+	struct walk_out *out;
+	const int64_t *cuts;	/* ascending; phase i is (cuts[i], cuts[i + 1]] */
+	int64_t n_cuts;
+	int64_t t, stop;
+	int32_t tid, leg;
+	struct frame frames[MAX_FRAMES];
+	int n_frames;
+	int64_t slack;
+};
+
+static int64_t max64(int64_t a, int64_t b)
+{
+	return a > b ? a : b;
+}
+
+static int64_t min64(int64_t a, int64_t b)
+{
+	return a < b ? a : b;
+}
+
+/* Index of the last value < t in v[lo, hi); lo - 1 if none. */
+static int64_t last_before(const int64_t *v, int64_t lo, int64_t hi, int64_t t)
+{
+	while (lo < hi) {
+		int64_t mid = lo + (hi - lo) / 2;
+
+		if (v[mid] < t)
+			lo = mid + 1;
+		else
+			hi = mid;
+	}
+	return lo - 1;
+}
+
+static void push_seg(struct walker *w, const struct walk_seg *seg)
+{
+	struct walk_out *o = w->out;
+
+	if (seg->end <= seg->start || o->failed)
+		return;
+	if (o->n_segs == o->cap_segs) {
+		int64_t cap = o->cap_segs ? 2 * o->cap_segs : 1024;
+		void *p = realloc(o->segs, (size_t)cap * sizeof(*o->segs));
+
+		if (!p) {
+			o->failed = 1;
+			return;
+		}
+		o->segs = p;
+		o->cap_segs = cap;
+	}
+	o->segs[o->n_segs++] = *seg;
+}
+
+static void push_hop(struct walker *w, int64_t start, int64_t end, int32_t from, int32_t to,
+		     int kind, int64_t evidence, int mode)
+{
+	struct walk_out *o = w->out;
+	struct walk_hop *h;
+
+	if (o->failed)
+		return;
+	if (o->n_hops == o->cap_hops) {
+		int64_t cap = o->cap_hops ? 2 * o->cap_hops : 256;
+		void *p = realloc(o->hops, (size_t)cap * sizeof(*o->hops));
+
+		if (!p) {
+			o->failed = 1;
+			return;
+		}
+		o->hops = p;
+		o->cap_hops = cap;
+	}
+	h = &o->hops[o->n_hops++];
+	memset(h, 0, sizeof(*h));
+	h->start = min64(max64(start, w->stop), end);
+	h->end = end;
+	h->evidence = evidence;
+	h->from = from;
+	h->to = to;
+	h->leg = w->leg;
+	h->evidence_kind = (uint8_t)kind;
+	h->mode = (uint8_t)mode;
+}
+
+/* One segment, split at the phase cuts. */
+static void emit_phases(struct walker *w, struct walk_seg *seg)
+{
+	int64_t lo = seg->start, hi = seg->end;
+
+	while (hi > lo) {
+		int64_t k = last_before(w->cuts, 0, w->n_cuts, hi);
+		int64_t a = k >= 0 ? max64(lo, w->cuts[k]) : lo;
+
+		seg->phase = (int32_t)k;
+		seg->start = a;
+		seg->end = hi;
+		push_seg(w, seg);
+		hi = a;
+	}
+}
+
+/* Split a stretch on CPU at the thread's page faults. */
+static void emit_faults(struct walker *w, struct walk_seg *seg)
+{
+	const struct walk_model *m = w->m;
+	int64_t lo = seg->start, hi = seg->end, base = m->f_off[seg->actor];
+	int64_t f = last_before(m->f_start, base, m->f_off[seg->actor + 1], hi);
+	struct walk_seg piece;
+
+	while (hi > lo) {
+		int64_t a = lo;
+
+		piece = *seg;
+		piece.end = hi;
+		if (f >= base && m->f_end[f] > lo) {
+			if (m->f_end[f] < hi) {
+				a = m->f_end[f];
+			} else {
+				a = max64(lo, m->f_start[f]);
+				piece.category = C_PAGE_FAULT;
+				piece.evidence_kind = E_FAULT;
+				piece.evidence = f;
+				f--;
+			}
+		}
+		piece.start = a;
+		emit_phases(w, &piece);
+		hi = a;
+	}
+}
+
+/* Split a stretch on CPU at the windows in which waits were lost. */
+static void emit_lost(struct walker *w, struct walk_seg *seg)
+{
+	const struct walk_model *m = w->m;
+	int64_t lo = seg->start, hi = seg->end;
+	int64_t k = last_before(m->l_start, 0, m->n_lost, hi);
+	struct walk_seg piece;
+
+	while (hi > lo) {
+		int64_t a = lo;
+
+		piece = *seg;
+		piece.end = hi;
+		if (k >= 0 && m->l_end[k] > lo) {
+			if (m->l_end[k] < hi) {
+				a = m->l_end[k];
+			} else {
+				a = max64(lo, m->l_start[k]);
+				piece.category = C_UNOBSERVED;
+				piece.start = a;
+				emit_phases(w, &piece);
+				hi = a;
+				k--;
+				continue;
+			}
+		}
+		piece.start = a;
+		emit_faults(w, &piece);
+		hi = a;
+	}
+}
+
+/* Split a stretch on CPU at the thread's named spans. */
+static void emit_cpu(struct walker *w, struct walk_seg *seg)
+{
+	const struct walk_model *m = w->m;
+	int64_t lo = seg->start, hi = seg->end, base = m->s_off[seg->actor];
+	int64_t s = last_before(m->s_start, base, m->s_off[seg->actor + 1], hi);
+	struct walk_seg piece;
+
+	while (hi > lo) {
+		int64_t a = lo;
+
+		piece = *seg;
+		piece.end = hi;
+		if (s >= base && m->s_end[s] > lo) {
+			if (m->s_end[s] < hi) {
+				a = m->s_end[s];
+			} else {
+				a = max64(lo, m->s_start[s]);
+				piece.span = s;
+				s--;
+			}
+		}
+		piece.start = a;
+		emit_lost(w, &piece);
+		hi = a;
+	}
+}
+
+static int64_t span_at(const struct walk_model *m, int32_t tid, int64_t t)
+{
+	int64_t base, s;
+
+	if (tid < 0)
+		return -1;
+	base = m->s_off[tid];
+	s = last_before(m->s_start, base, m->s_off[tid + 1], t);
+	return s >= base && m->s_end[s] >= t ? s : -1;
+}
+
+static int gil_active(const struct walker *w)
+{
+	int i;
+
+	for (i = w->n_frames - 1; i >= 0; i--)
+		if (w->frames[i].mode == F_GIL)
+			return 1;
+	return 0;
+}
+
+/* Take [lo, t] of the current thread as one state, and move t down to lo. */
+static void take(struct walker *w, int category, int64_t lo, int32_t related, int kind,
+		 int64_t evidence)
+{
+	struct walk_seg seg;
+	int gil = gil_active(w);
+
+	memset(&seg, 0, sizeof(seg));
+	seg.start = lo;
+	seg.end = w->t;
+	seg.actor = w->tid;
+	seg.related = related;
+	seg.leg = w->leg;
+	seg.slack = w->slack;
+	seg.evidence = evidence;
+	seg.evidence_kind = (uint8_t)kind;
+	seg.category = (uint8_t)category;
+	seg.span = -1;
+	w->slack = -1;
+	if (gil && category != C_UNOBSERVED && category != C_UNEXPLAINED)
+		seg.category = C_GIL;
+	if (category == C_CPU) {
+		emit_cpu(w, &seg);
+	} else {
+		seg.span = span_at(w->m, w->tid, w->t);
+		emit_phases(w, &seg);
+	}
+	w->t = lo;
+}
+
+/* The latest block time at which the path returns to a waiter; stop if there is none. */
+static int64_t floor_of(const struct walker *w, int *at)
+{
+	int64_t floor = w->stop;
+	int i;
+
+	*at = -1;
+	for (i = 0; i < w->n_frames; i++)
+		if (w->frames[i].mode != F_CLIP && w->frames[i].floor >= floor) {
+			floor = w->frames[i].floor;
+			*at = i;
+		}
+	return floor;
+}
+
+/* Frames whose waiter was still running at t say nothing any more; lock waits return here. */
+static int64_t settle(struct walker *w)
+{
+	for (;;) {
+		int at;
+		int64_t floor = floor_of(w, &at);
+
+		if (at >= 0 && floor >= w->t) {
+			w->tid = w->frames[at].tid;
+			w->n_frames = at;
+			continue;
+		}
+		while (w->n_frames && w->frames[w->n_frames - 1].mode == F_CLIP &&
+		       w->frames[w->n_frames - 1].floor >= w->t)
+			w->n_frames--;
+		return floor;
+	}
+}
+
+static int push_frame(struct walker *w, int64_t floor, int mode)
+{
+	if (w->n_frames == MAX_FRAMES) {
+		if (mode != F_CLIP)
+			return 0;
+		/* the oldest clips are the least likely to matter */
+		memmove(w->frames, w->frames + 1, sizeof(w->frames[0]) * (MAX_FRAMES - 1));
+		w->n_frames--;
+	}
+	w->frames[w->n_frames].floor = floor;
+	w->frames[w->n_frames].tid = w->tid;
+	w->frames[w->n_frames].mode = mode;
+	w->n_frames++;
+	return 1;
+}
+
+/* A thread of the same process that was on a CPU just before t, other than the current. */
+static int32_t running_sibling(const struct walker *w, int32_t not_this)
+{
+	const struct walk_model *m = w->m;
+	int32_t proc = m->t_proc[w->tid], best = -1;
+	int64_t i, best_since = INT64_MAX;
+
+	if (proc < 0)
+		return -1;
+	for (i = m->p_off[proc]; i < m->p_off[proc + 1]; i++) {
+		int32_t x = m->p_threads[i];
+		int64_t base = m->w_off[x], k, since;
+
+		if (x == w->tid || x == not_this || m->t_first[x] >= w->t || m->t_last[x] < w->t)
+			continue;
+		k = last_before(m->w_start, base, m->w_off[x + 1], w->t);
+		if (k < base || m->w_end[k] >= w->t)
+			continue;
+		since = m->w_end[k];
+		if (since < best_since) {
+			best_since = since;
+			best = x;
+		}
+	}
+	return best;
+}
+
+/* A leaf that began before the waiter blocked explains only the wait: go back to the waiter. */
+static void leaf(struct walker *w, int64_t lo, int64_t floor, int64_t i, int clip)
+{
+	const struct walk_model *m = w->m;
+
+	if (clip && w->n_frames && w->frames[w->n_frames - 1].mode == F_CLIP) {
+		struct frame top = w->frames[w->n_frames - 1];
+
+		if (top.floor > lo && top.floor > floor && top.floor < w->t) {
+			take(w, m->w_leaf[i], top.floor, m->w_peer[i], E_WAIT, i);
+			w->n_frames--;
+			w->tid = top.tid;
+			return;
+		}
+	}
+	take(w, m->w_leaf[i], lo, m->w_peer[i], E_WAIT, i);
+}
+
+static void hop_to(struct walker *w, int32_t to, int64_t block, int64_t start, int kind,
+		   int64_t evidence, int mode)
+{
+	push_hop(w, start, w->t, w->tid, to, kind, evidence, mode);
+	w->slack = w->t - start;
+	if (!push_frame(w, block, mode))
+		return;
+	w->tid = to;
+}
+
+/* Blocked on the interpreter lock: its holder has the path until the waiter blocked. */
+static void gil_wait(struct walker *w, int64_t i, int64_t floor, int *idle)
+{
+	const struct walk_model *m = w->m;
+	int32_t holder = m->w_peer[i];
+	int64_t lo = max64(m->w_start[i], floor);
+
+	if (gil_active(w)) {
+		/* the holder waits for the lock too: the next holder, in the same frame */
+		if (holder >= 0 && holder != w->tid && *idle < MAX_IDLE_HOPS / 2) {
+			w->tid = holder;
+			return;
+		}
+		take(w, C_GIL, lo, -1, E_WAIT, i);
+		return;
+	}
+	if (holder < 0 || holder == w->tid)
+		holder = running_sibling(w, -1);
+	if (holder < 0) {
+		take(w, C_GIL, lo, -1, E_WAIT, i);
+		return;
+	}
+	hop_to(w, holder, m->w_start[i], m->w_start[i], E_WAIT, i, F_GIL);
+	if (w->tid != holder)
+		take(w, C_GIL, lo, holder, E_WAIT, i);
+}
+
+static void in_wait(struct walker *w, int64_t i, int64_t floor, int *idle)
+{
+	const struct walk_model *m = w->m;
+	int64_t a = m->w_start[i], wake = m->w_wake[i], lo = max64(a, floor);
+	int32_t peer = m->w_peer[i];
+	int cls = m->w_class[i];
+
+	if (cls == W_PREEMPTED) {
+		take(w, C_PREEMPTED, lo, peer, E_WAIT, i);
+		return;
+	}
+	if (wake > 0 && w->t > wake) {
+		take(w, C_RUN_QUEUE, max64(wake, lo), -1, E_WAIT, i);
+		return;
+	}
+	if (cls == W_GIL) {
+		gil_wait(w, i, floor, idle);
+		return;
+	}
+	if (gil_active(w)) {
+		/* whoever sleeps does not hold the lock: somebody on a CPU did */
+		int32_t other = running_sibling(w, w->tid);
+
+		if (other >= 0 && *idle < MAX_IDLE_HOPS / 2) {
+			w->tid = other;
+			return;
+		}
+		take(w, C_GIL, lo, -1, E_WAIT, i);
+		return;
+	}
+	if ((cls == W_LOCK || cls == W_MESSAGE) && peer >= 0 && peer != w->tid) {
+		hop_to(w, peer, a, a, E_WAIT, i, cls == W_LOCK ? F_RETURN : F_CLIP);
+		if (w->tid == peer)
+			return;
+	}
+	leaf(w, lo, floor, i, cls != W_LEAF_WORK);
+}
+
+/* Between the message being visible and the reader having seen it. */
+static void handoff(struct walker *w, int64_t sent, int64_t q, int64_t i, int64_t floor)
+{
+	const struct walk_model *m = w->m;
+	int64_t lo = max64(sent, floor), base = m->w_off[w->tid];
+
+	if (i >= base && w->t <= m->w_end[i]) {
+		int64_t a = max64(lo, m->w_start[i]), wake = m->w_wake[i];
+
+		if (m->w_class[i] == W_PREEMPTED)
+			take(w, C_PREEMPTED, a, m->w_peer[i], E_WAIT, i);
+		else if (wake > 0 && w->t > wake)
+			take(w, C_RUN_QUEUE, max64(a, wake), -1, E_WAIT, i);
+		else
+			take(w, C_SPIN_HANDOFF, a, m->q_peer[q], E_QUEUE, q);
+		return;
+	}
+	if (i >= base)
+		lo = max64(lo, m->w_end[i]);
+	take(w, C_SPIN_HANDOFF, lo, m->q_peer[q], E_QUEUE, q);
+}
+
+/* Inside a queue read; returns 0 if the message had been there before the read began. */
+static int in_queue_read(struct walker *w, int64_t q, int64_t i, int64_t floor)
+{
+	const struct walk_model *m = w->m;
+	int64_t start = m->q_start[q], sent = m->q_sent[q];
+	int32_t writer = m->q_peer[q];
+
+	if (writer < 0) {
+		take(w, C_UNEXPLAINED, max64(start, floor), -1, E_QUEUE, q);
+		return 1;
+	}
+	if (sent <= start)
+		return 0;
+	if (w->t > sent && max64(sent, floor) < w->t) {
+		handoff(w, sent, q, i, floor);
+		return 1;
+	}
+	hop_to(w, writer, start, start, E_QUEUE, q, F_CLIP);
+	return 1;
+}
+
+static void walk_leg(struct walker *w)
+{
+	const struct walk_model *m = w->m;
+	int64_t before = w->t;
+	int idle = 0;
+
+	while (w->t > w->stop && !w->out->failed) {
+		int64_t floor = settle(w), base, q, i, lo;
+
+		if (w->t < before) {
+			before = w->t;
+			idle = 0;
+		} else if (idle++ > MAX_IDLE_HOPS) {
+			/* peers that name each other: say so, and go on where one began */
+			base = m->w_off[w->tid];
+			i = last_before(m->w_start, base, m->w_off[w->tid + 1], w->t);
+			take(w, C_UNEXPLAINED, max64(floor, i >= base ? m->w_start[i] : floor), -1,
+			     E_NONE, -1);
+			continue;
+		}
+		if (w->tid < 0 || w->t > m->t_last[w->tid] || w->t <= m->t_first[w->tid]) {
+			lo = floor;
+			if (w->tid >= 0 && w->t > m->t_last[w->tid])
+				lo = max64(floor, min64(w->t - 1, m->t_last[w->tid]));
+			take(w, C_UNOBSERVED, lo, -1, E_NONE, -1);
+			continue;
+		}
+		base = m->w_off[w->tid];
+		i = last_before(m->w_start, base, m->w_off[w->tid + 1], w->t);
+		q = last_before(m->q_start, m->q_off[w->tid], m->q_off[w->tid + 1], w->t);
+		if (q >= m->q_off[w->tid] && w->t <= m->q_ready[q] && !gil_active(w))
+			if (in_queue_read(w, q, i, floor))
+				continue;
+		if (i >= base && w->t <= m->w_end[i]) {
+			in_wait(w, i, floor, &idle);
+			continue;
+		}
+		lo = max64(floor, i >= base ? m->w_end[i] : m->t_first[w->tid]);
+		if (q >= m->q_off[w->tid] && m->q_ready[q] < w->t)
+			lo = max64(lo, m->q_ready[q]);
+		take(w, C_CPU, lo, -1, E_NONE, -1);
+	}
+}
+
+/*
+ * Flatten one thread's spans (sorted by start, longer first) so that the innermost wins; label
+ * is the row of the span that a piece belongs to. The outputs need room for 2 n pieces. Spans
+ * that overlap without nesting are cut at their parent's end. Returns the number of pieces.
+ */
+int64_t gpucorrelate_flatten(int64_t n, const int64_t *start, const int64_t *end,
+			     int64_t *out_start, int64_t *out_end, int64_t *out_label)
+{
+	enum { DEPTH = 64 };
+	int64_t stack[DEPTH], stack_end[DEPTH], k = 0, at = 0, i;
+	int depth = 0;
+
+	for (i = 0; i <= n; i++) {
+		int64_t next = i < n ? start[i] : INT64_MAX;
+
+		while (depth && stack_end[depth - 1] <= next) {
+			depth--;
+			if (stack_end[depth] > at) {
+				out_start[k] = at;
+				out_end[k] = stack_end[depth];
+				out_label[k++] = stack[depth];
+				at = stack_end[depth];
+			}
+		}
+		if (i == n)
+			break;
+		if (depth && next > at) {
+			out_start[k] = at;
+			out_end[k] = next;
+			out_label[k++] = stack[depth - 1];
+		}
+		at = max64(at, next);
+		if (depth < DEPTH && end[i] > start[i]) {
+			stack[depth] = i;
+			stack_end[depth] = depth ? min64(end[i], stack_end[depth - 1]) : end[i];
+			depth++;
+		}
+	}
+	return k;
+}
+
+/*
+ * Walk legs: leg k explains [stop[k], end[k]] ending on thread actor[k]; phase cuts of leg k are
+ * cuts[cut_off[k]] .. cuts[cut_off[k + 1]]. Returns 0, or -1 when memory ran out.
+ */
+int gpucorrelate_walk(const struct walk_model *m, int64_t n_legs, const int32_t *actor,
+		      const int64_t *end, const int64_t *stop, const int64_t *cut_off,
+		      const int64_t *cuts, struct walk_out *out)
+{
+	int64_t k;
+
+	memset(out, 0, sizeof(*out));
+	for (k = 0; k < n_legs && !out->failed; k++) {
+		struct walker w;
+
+		if (end[k] <= stop[k])
+			continue;
+		memset(&w, 0, sizeof(w));
+		w.m = m;
+		w.out = out;
+		w.cuts = cuts + cut_off[k];
+		w.n_cuts = cut_off[k + 1] - cut_off[k];
+		w.t = end[k];
+		w.stop = stop[k];
+		w.tid = actor[k];
+		w.leg = (int32_t)k;
+		w.slack = -1;
+		walk_leg(&w);
+	}
+	return out->failed ? -1 : 0;
+}
+
+void gpucorrelate_walk_free(struct walk_out *out)
+{
+	free(out->segs);
+	free(out->hops);
+	memset(out, 0, sizeof(*out));
+}

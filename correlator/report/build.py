@@ -1,0 +1,408 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A capture, correlated: the one place from which every report value comes."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpucorrelate.correlator import ledger as ledgers
+from gpucorrelate.correlator import requests as requests_
+from gpucorrelate.correlator import states as states_
+from gpucorrelate.correlator import steps as steps_
+from gpucorrelate.correlator.causes import Describer
+from gpucorrelate.correlator.report.values import (
+    Category,
+    Ledger,
+    Phase,
+    PhaseName,
+    RequestReport,
+    RequestRow,
+    RunSummary,
+    Segment,
+    StepReport,
+    StepRow,
+    TokenCheck,
+    TokenLeg,
+    Wait,
+)
+from gpucorrelate.correlator.states import CATEGORIES
+from gpucorrelate.correlator.walk import LegSpec, Paths, Walker
+from gpucorrelate.probes.wire.errors import NotFoundError, UsageError
+from gpucorrelate.probes.wire.schema import Anchor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from gpucorrelate.correlator.capture import Capture
+    from gpucorrelate.correlator.requests import Cut, Leg, Request
+    from gpucorrelate.correlator.states import States
+    from gpucorrelate.correlator.steps import Steps
+
+#: Waits kept in a report; the rest is in the segments.
+MAX_WAITS = 100
+
+_BATCH = 256
+
+
+class Run:
+    """A correlated recording. Reports are built when asked for, from shared columns."""
+
+    def __init__(self, capture: Capture) -> None:
+        self.capture = capture
+        self.states: States = states_.build(capture)
+        self._sets = steps_.rowsets(capture)
+        self.steps_: Steps = steps_.build(capture, self._sets)
+        self.requests_: tuple[Request, ...] = requests_.build(capture, self.steps_, self._sets)
+        self._walker = Walker(self.states)
+        self._describe = Describer(self.states, self.steps_)
+
+    @classmethod
+    def of(cls, capture: Capture) -> Run:
+        """Correlate a capture."""
+        return cls(capture)
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """What everything here rests on."""
+        return ledgers.of_run(self.capture, self.states, self.steps_, self.requests_)
+
+    # -- lists
+
+    def requests(
+        self, *, since_ns: int | None = None, until_ns: int | None = None
+    ) -> tuple[RequestRow, ...]:
+        """One row per request that overlaps the time window, in order of arrival."""
+        return tuple(
+            RequestRow(
+                r.external_id,
+                r.arrival_ns,
+                r.end_ns - r.arrival_ns,
+                None if r.first_token_ns is None else r.first_token_ns - r.arrival_ns,
+                r.tokens_in,
+                r.tokens_out,
+                r.status,
+                _phase_sums(r),
+            )
+            for r in self.requests_
+            if (since_ns is None or r.end_ns >= since_ns)
+            and (until_ns is None or r.arrival_ns <= until_ns)
+        )
+
+    def steps(
+        self, *, since_ns: int | None = None, until_ns: int | None = None
+    ) -> tuple[StepRow, ...]:
+        """One row per step that ended and overlaps the time window, in order."""
+        s = self.steps_
+        chosen = [
+            i
+            for i in range(len(s))
+            if s.end_ns(i)
+            and (since_ns is None or s.end_ns(i) >= since_ns)
+            and (until_ns is None or s.sched_ns[i] <= until_ns)
+        ]
+        longest = self._longest([self._step_leg(i) for i in chosen])
+        return tuple(
+            StepRow(
+                int(s.number[i]),
+                int(s.sched_ns[i]),
+                s.end_ns(i) - int(s.sched_ns[i]),
+                s.kind(i),
+                int(s.rows[i]),
+                int(s.tokens[i]),
+                max(0, int(s.prefill_tokens[i])),
+                int(s.waiting[i]),
+                steps_.status_name(int(s.status[i])),
+                self._worker_ns(i),
+                words,
+            )
+            for i, words in zip(chosen, longest, strict=True)
+        )
+
+    # -- single reports
+
+    def find(self, request_id: str) -> Request:
+        """The request of an id: any of its names, or a prefix that only one has.
+
+        Raises:
+            NotFoundError: none has it.
+            UsageError: several do.
+        """
+        exact = [r for r in self.requests_ if request_id in (r.external_id, *r.aliases)]
+        near = exact or [
+            r
+            for r in self.requests_
+            if any(name.startswith(request_id) for name in (r.external_id, *r.aliases))
+        ]
+        if not near:
+            raise NotFoundError(
+                f"no request {request_id!r} among the {len(self.requests_)} recorded",
+                hint="list them: gpucorrelate requests",
+            )
+        if len(near) > 1:
+            some = ", ".join(r.external_id for r in near[:3])
+            raise UsageError(
+                f"{len(near)} requests match {request_id!r}: {some}...", hint="give the whole id"
+            )
+        return near[0]
+
+    def request(self, request_id: str) -> RequestReport:
+        """The report of one request. Raises as ``find`` does."""
+        return next(self._reports([self.find(request_id)]))
+
+    def all_requests(self) -> Iterator[RequestReport]:
+        """Reports of all requests, in order of arrival."""
+        for at in range(0, len(self.requests_), _BATCH):
+            yield from self._reports(self.requests_[at : at + _BATCH])
+
+    def slowest(self, count: int) -> Iterator[RequestReport]:
+        """Reports of the slowest finished requests, slowest first."""
+        done = [r for r in self.requests_ if r.complete]
+        done.sort(key=lambda r: r.arrival_ns - r.end_ns)
+        yield from self._reports(done[:count])
+
+    def step(self, number: int) -> StepReport:
+        """The report of one step. Raises ``NotFoundError``."""
+        s = self.steps_
+        found = np.flatnonzero(s.number == number)
+        if not len(found) or not s.end_ns(int(found[0])):
+            what = "never ended" if len(found) else "was not recorded"
+            span = f"{int(s.number.min())} to {int(s.number.max())}" if len(s) else "none"
+            raise NotFoundError(
+                f"step {number} {what} (recorded: {span})", hint="list them: gpucorrelate steps"
+            )
+        i = int(found[0])
+        cuts = (requests_.Cut(int(s.sched_ns[i]), _step_phase(s.kind(i)), "schedule", i),)
+        paths = self._walker.walk([self._step_leg(i)])
+        segments = self._describe.segments(paths.leg(0), paths.leg_hops(0), cuts)
+        waits = self._describe.waits(paths.leg_hops(0), segments, cuts)
+        rows = self._sets.request[s.row_index[s.row_owner == i]]
+        return StepReport(
+            number,
+            int(s.sched_ns[i]),
+            s.end_ns(i),
+            steps_.status_name(int(s.status[i])),
+            s.kind(i),
+            int(s.rows[i]),
+            int(s.tokens[i]),
+            max(0, int(s.prefill_tokens[i])),
+            int(s.waiting[i]),
+            tuple(self.capture.strings[r] for r in rows.tolist()),
+            tuple(segments),
+            tuple(waits[:MAX_WAITS]),
+            self._worker_ns(i),
+            self.ledger,
+        )
+
+    def summary(self) -> RunSummary:
+        """The whole recording in a few numbers."""
+        phases: Counter[PhaseName] = Counter()
+        categories: Counter[Category] = Counter()
+        actors: Counter[str] = Counter()
+        for at in range(0, len(self.requests_), _BATCH):
+            chunk = self.requests_[at : at + _BATCH]
+            for request in chunk:
+                phases.update(dict(_phase_sums(request)))
+            segments = self._walker.walk(
+                [self._spec(leg, ()) for r in chunk for leg in r.legs]
+            ).segments
+            _add(categories, actors, segments, self._describe)
+        ttft = [r.first_token_ns - r.arrival_ns for r in self.requests_ if r.first_token_ns]
+        itl = [gap for r in self.requests_ for gap in _itl(r)]
+        meta = self.capture.table("meta")
+        strings = self.capture.strings
+        return RunSummary(
+            self.states.start_ns,
+            self.states.end_ns,
+            len(self.requests_),
+            len(self.steps_),
+            sum(r.tokens_out or 0 for r in self.requests_),
+            tuple(sorted(ttft)),
+            tuple(sorted(itl)),
+            tuple((p, phases[p]) for p in PhaseName if phases[p]),
+            tuple((c, categories[c]) for c in Category if categories[c]),
+            tuple(actors.most_common()),
+            tuple(
+                {
+                    strings[k]: strings[v]
+                    for k, v in zip(meta["key"].tolist(), meta["value"].tolist(), strict=True)
+                }.items()
+            ),
+            self.ledger,
+        )
+
+    # -- parts
+
+    def _spec(self, leg: Leg, cuts: tuple[int, ...]) -> LegSpec:
+        return LegSpec(self.states.threads.one(leg.tid), leg.start_ns, leg.end_ns, cuts)
+
+    def _step_leg(self, i: int) -> LegSpec:
+        s = self.steps_
+        thread = self.states.threads.one(int(s.tid[i]))
+        return LegSpec(thread, int(s.sched_ns[i]), s.end_ns(i), (int(s.sched_ns[i]),))
+
+    def _worker_ns(self, i: int) -> int | None:
+        """Busy union of the workers' calls of a step."""
+        s = self.steps_
+        if not s.worker_end_ns[i]:
+            return None
+        return int(s.worker_end_ns[i] - s.worker_start_ns[i])
+
+    def _longest(self, legs: list[LegSpec]) -> list[str]:
+        paths = self._walker.walk(legs)
+        out = []
+        for k in range(len(legs)):
+            sums: Counter[tuple[int, int]] = Counter()
+            for row in paths.leg(k)[["start", "end", "category", "actor"]].tolist():
+                sums[row[2], row[3]] += row[1] - row[0]
+            if not sums:
+                out.append("")
+                continue
+            (category, thread), _ = sums.most_common(1)[0]
+            out.append(f"{CATEGORIES[category]} {self._describe.actor(thread).label}")
+        return out
+
+    def _reports(self, requests: Sequence[Request]) -> Iterator[RequestReport]:
+        """Reports of several requests; their legs are walked in one call."""
+        specs: list[LegSpec] = []
+        for r in requests:
+            cuts = tuple(cut.t_ns for cut in r.cuts)
+            specs += [self._spec(leg, cuts) for leg in (*r.legs, *r.ttft_legs)]
+            tid = self.states.threads.one(r.legs[-1].tid)
+            specs += [
+                LegSpec(tid, t.made_ns, t.written_ns or t.processed_ns, cuts) for t in r.tokens
+            ]
+        paths = self._walker.walk(specs)
+        at = 0
+        for r in requests:
+            yield self._report(r, paths, at)
+            at += len(r.legs) + len(r.ttft_legs) + len(r.tokens)
+
+    def _report(self, r: Request, paths: Paths, at: int) -> RequestReport:
+        segments, waits = self._path(r.cuts, paths, at, len(r.legs))
+        at += len(r.legs)
+        ttft, _ = self._path(r.cuts, paths, at, len(r.ttft_legs))
+        at += len(r.ttft_legs)
+        tokens = tuple(
+            self._token(n, token, paths.leg(at + n), r.cuts) for n, token in enumerate(r.tokens)
+        )
+        waits.sort(key=lambda w: w.start_ns - w.end_ns)
+        steps = tuple(int(self.steps_.number[i]) for i in r.steps)
+        return RequestReport(
+            request_id=r.external_id,
+            internal_id=r.internal_id,
+            arrival_ns=r.arrival_ns,
+            end_ns=r.end_ns,
+            status=r.status,
+            tokens_in=r.tokens_in,
+            tokens_out=r.tokens_out,
+            cached_tokens=_mark_value(r, Anchor.PREFIX_HIT),
+            preemptions=sum(1 for a, _ in r.marks if a is Anchor.PREEMPTED),
+            first_token_ns=r.first_token_ns,
+            phases=self._phases(r),
+            segments=tuple(segments),
+            ttft_segments=tuple(ttft),
+            waits=tuple(waits[:MAX_WAITS]),
+            tokens=tokens,
+            checks=tuple(
+                TokenCheck(place.name.lower(), count, digest)
+                for place, count, digest, _ in r.checks
+            ),
+            boundaries=(f"arrival = {r.arrival_what}", f"end = {r.end_what}"),
+            ledger=self.ledger,
+            steps=steps,
+        )
+
+    def _path(
+        self, cuts: Sequence[Cut], paths: Paths, at: int, count: int
+    ) -> tuple[list[Segment], list[Wait]]:
+        segments: list[Segment] = []
+        waits: list[Wait] = []
+        for k in range(at, at + count):
+            hops = paths.leg_hops(k)
+            part = self._describe.segments(paths.leg(k), hops, cuts)
+            waits += self._describe.waits(hops, part, cuts)
+            segments += part
+        return segments, waits
+
+    def _phases(self, r: Request) -> tuple[Phase, ...]:
+        tokens = dict(zip(r.steps, r.step_tokens, strict=True))
+        last = (r.end_ns, r.end_what.partition(":")[0])
+        ends = [*((c.t_ns, c.anchor) for c in r.cuts[1:]), last]
+        return tuple(
+            Phase(
+                cut.phase,
+                cut.t_ns,
+                end,
+                cut.anchor,
+                anchor,
+                int(self.steps_.number[cut.step]) if cut.step >= 0 else None,
+                tokens.get(cut.step) if cut.phase is not PhaseName.BETWEEN else None,
+            )
+            for cut, (end, anchor) in zip(r.cuts, ends, strict=True)
+            if end > cut.t_ns
+        )
+
+    def _token(
+        self, n: int, token: requests_.Token, rows: NDArray[np.void], cuts: Sequence[Cut]
+    ) -> TokenLeg:
+        sums: Counter[Category] = Counter()
+        length = rows["end"] - rows["start"]
+        for category, ns in zip(rows["category"].tolist(), length.tolist(), strict=True):
+            sums[CATEGORIES[category]] += ns
+        worst = None
+        if len(rows):
+            k = int(length.argmax())
+            worst = self._describe.segments(rows[k : k + 1], rows[:0], cuts)[0]
+        return TokenLeg(
+            n,
+            int(self.steps_.number[token.step]) if token.step >= 0 else None,
+            token.made_ns,
+            token.processed_ns,
+            token.written_ns or None,
+            tuple(sums.most_common()),
+            worst,
+        )
+
+
+def _step_phase(kind: str) -> PhaseName:
+    return {"prefill": PhaseName.PREFILL, "mixed": PhaseName.MIXED}.get(kind, PhaseName.DECODE)
+
+
+def _phase_sums(r: Request) -> tuple[tuple[PhaseName, int], ...]:
+    sums: Counter[PhaseName] = Counter()
+    ends = [cut.t_ns for cut in r.cuts[1:]] + [r.end_ns]
+    for cut, end in zip(r.cuts, ends, strict=True):
+        sums[cut.phase] += end - cut.t_ns
+    return tuple((phase, sums[phase]) for phase in PhaseName if sums[phase])
+
+
+def _itl(r: Request) -> Iterator[int]:
+    times = [token.written_ns or token.processed_ns for token in r.tokens]
+    for a, b in itertools.pairwise(times):
+        yield b - a
+
+
+def _mark_value(r: Request, anchor: Anchor) -> int | None:
+    mark = r.mark(anchor)
+    return mark.value if mark else None
+
+
+def _add(
+    categories: Counter[Category],
+    actors: Counter[str],
+    segments: NDArray[np.void],
+    describe: Describer,
+) -> None:
+    length = segments["end"] - segments["start"]
+    for code in np.unique(segments["category"]):
+        categories[CATEGORIES[code]] += int(length[segments["category"] == code].sum())
+    for thread in np.unique(segments["actor"]):
+        label = describe.actor(int(thread)).label
+        actors[label] += int(length[segments["actor"] == thread].sum())

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sections that the text of a request, a step and a whole run have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpucorrelate.correlator.report import digest, units
+from gpucorrelate.correlator.report.names import pad, rjust, width_of, wrap_items
+from gpucorrelate.correlator.report.page import BAD, DIM, GOOD, HEAD, STYLES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpucorrelate.correlator.report.page import Page, Part
+    from gpucorrelate.correlator.report.values import Category, Cause, Ledger, Segment, Wait
+
+_LABEL_WIDTH = 34
+
+
+def status_style(status: str) -> str:
+    """The style that suits how a request or step ended."""
+    if status.startswith(("finished", "ok", "done")):
+        return GOOD
+    return "yellow" if status.startswith("in flight") else BAD
+
+
+def cause_text(cause: Cause) -> str:
+    """``held by EngineCore/4711 while schedule``; says so where nobody is known.
+
+    A verb that ends with a colon (``ran instead:``) follows its actor without it.
+    """
+    actor = ""
+    if cause.actor is not None:
+        actor = cause.actor.label + ("" if cause.actor.traced else " (not traced)")
+    words = [cause.verb, actor, cause.detail]
+    if cause.verb.endswith(":"):
+        words = [actor, cause.verb if not actor else cause.verb[:-1], cause.detail]
+    return " ".join(word for word in words if word) or "cause unknown"
+
+
+def steps_text(steps: Sequence[int]) -> str:
+    """``steps 41..73 (33)``."""
+    if not steps:
+        return "no step seen"
+    if len(steps) == 1:
+        return f"step {steps[0]}"
+    return f"steps {steps[0]}..{steps[-1]} ({len(steps):,})"
+
+
+def check_sum(page: Page, segments: Sequence[Segment], start_ns: int, end_ns: int) -> None:
+    """Says loudly when the segments are not the exact partition they must be."""
+    error = digest.tiling_error(segments, start_ns, end_ns)
+    if error:
+        page.line((f"THE SEGMENTS DO NOT ADD UP: {error}; please report this", BAD))
+
+
+def waits(page: Page, found: Sequence[Wait]) -> None:
+    """The longest waits, each with who caused it."""
+    groups = digest.wait_groups(found)
+    if not groups:
+        page.line(("  waits  ", HEAD), "none on the path")
+        return
+    shown, rest = groups[: page.options.top], groups[page.options.top :]
+    widths = (
+        min(max(width_of(group.longest.kind) for group in shown), 14),
+        max(len(units.duration(group.longest.length_ns)) for group in shown),
+    )
+    label = "  waits  "
+    for group in shown:
+        _wait(page, label, group, widths)
+        label = " " * len(label)
+    if rest:
+        longest = units.duration(rest[0].longest.length_ns)
+        more = units.plural(len(rest), "more cause")
+        page.line((f"{label}{more}, no wait longer than {longest}", DIM))
+
+
+def _wait(page: Page, label: str, group: digest.WaitGroup, widths: tuple[int, int]) -> None:
+    wait = group.longest
+    length = units.duration(wait.length_ns)
+    lead = f"{pad(wait.kind, widths[0])} {rjust(length, widths[1])}: "
+    where = f"({wait.waiter.label}, {wait.phase.value}"
+    if group.count > 1:
+        where += f"; {group.count:,} such, {units.duration(group.length_ns)}"
+    room = page.width - len(label) - width_of(lead)
+    for text in wrap_items([*cause_text(wait.cause).split(), where + ")"], room, between=" "):
+        page.line((label, HEAD), lead, text)
+        label, lead = " " * len(label), " " * width_of(lead)
+
+
+def holders(page: Page, segments: Sequence[Segment]) -> None:
+    """Who held the path how long, with what, and the longest stretch of each."""
+    whole_ns = digest.length(segments)
+    found = digest.holders(segments)
+    shown, rest = found[: page.options.top], found[page.options.top :]
+    width = min(max((width_of(holder.label) for holder in shown), default=0), _LABEL_WIDTH)
+    scale = units.Scale.of(whole_ns)
+    numbers = scale.numbers([holder.length_ns for holder in found])
+    number_width = max(map(len, numbers), default=0)
+    label = "  actors "
+    for holder, number in zip(shown, numbers, strict=False):
+        share = units.share(holder.length_ns, whole_ns)
+        lead = (
+            f"{pad(holder.label, width)} {rjust(number, number_width)} {scale.unit} {share:>6}  "
+        )
+        style = STYLES.get(holder.parts[0].category, "")
+        room = page.width - len(label) - width_of(lead)
+        page.line((label, HEAD), (lead, style), _parts(holder, room))
+        label = " " * len(label)
+    if rest:
+        summed = sum(holder.length_ns for holder in rest)
+        others = units.plural(len(rest), "more actor")
+        share = units.share(summed, whole_ns)
+        page.line((f"{label}{others}, {units.duration(summed)}, {share}", DIM))
+
+
+def _parts(holder: digest.Holder, room: int) -> str:
+    """What the actor did most, as far as it fits, and its longest stretch."""
+    longest = holder.longest
+    what = f" {_what(longest.category, longest.span)}" if len(holder.parts) > 1 else ""
+    step = f" (step {longest.step})" if longest.step is not None else ""
+    length = f"; longest {units.duration(longest.length_ns)}"
+    for tail in (length + what + step, length + step, ""):
+        text = _fitting(holder, room - width_of(tail))
+        if text:
+            return text + tail
+    return _what(holder.parts[0].category, holder.parts[0].span)
+
+
+def _fitting(holder: digest.Holder, room: int) -> str:
+    """The actor's parts, the largest first, as many as fit, at most three; maybe none."""
+    text = ""
+    for part in holder.parts[:3]:
+        piece = _what(part.category, part.span)
+        if len(holder.parts) > 1:
+            piece += f" {units.duration(part.length_ns)}"
+        joined = f"{text}, {piece}" if text else piece
+        if width_of(joined) > room:
+            break
+        text = joined
+    return text
+
+
+def _what(category: Category, span: str) -> str:
+    return f"{category.value} {span}" if span else category.value
+
+
+def mostly(segments: Sequence[Segment], actors: int = 2) -> str:
+    """The largest holders of a stretch, each with what it did most."""
+    return ", ".join(
+        f"{holder.label} {units.duration(holder.length_ns)}"
+        f" ({'mostly ' if len(holder.parts) > 1 else ''}"
+        f"{_what(holder.parts[0].category, holder.parts[0].span)})"
+        for holder in digest.holders(segments)[:actors]
+    )
+
+
+def unknown(page: Page, segments: Sequence[Segment], ledger: Ledger) -> None:
+    """What is unknown, how much of the whole it is, and why."""
+    whole_ns = digest.length(segments)
+    parts = digest.unknown_parts(segments)
+    summed = sum(part.length_ns for part in parts)
+    if not parts:
+        page.labelled("unknown", ["none: every nanosecond has a holder and a cause"])
+    else:
+        said = [
+            f"{part.category.value} {units.duration(part.length_ns)} in {part.phase.value}"
+            f" on {part.label} ({part.reason or 'no reason recorded'})"
+            for part in parts[:3]
+        ]
+        if len(parts) > 3:
+            rest = sum(part.length_ns for part in parts[3:])
+            said.append(f"{units.plural(len(parts) - 3, 'more stretch', 'more stretches')} "
+                        f"{units.duration(rest)}")  # fmt: skip
+        whole = units.share(summed, whole_ns)
+        page.worded("unknown", f"{whole} of wall, {units.duration(summed)}: {', '.join(said)}")
+    if ledger.missing:
+        page.labelled("not covered", ledger.missing, between="; ")
+
+
+def ledger(page: Page, counts: Ledger) -> None:
+    """What the report rests on, in a line or two; what was lost or does not match stands out."""
+    bad = [line for line in counts.lines if line.bad and line.count]
+    for line in bad[:4]:
+        note = f" ({line.note})" if line.note else ""
+        page.worded("LOST/WRONG", f"{line.name} {line.count:,}{note}", style=BAD)
+    if len(bad) > 4:
+        page.labelled("LOST/WRONG", [f"and {len(bad) - 4} more kinds of loss"], style=BAD)
+    good = [f"{line.name} {line.count:,}" for line in counts.lines if not line.bad]
+    checked = sum(1 for line in counts.lines if line.bad)
+    if not counts.lines:
+        page.labelled("ledger", ["empty: nothing says what this rests on"], style=BAD)
+        return
+    if not bad:
+        good.append(f"nothing lost, nothing mismatched ({units.plural(checked, 'check')})")
+    lines = wrap_items(good, page.width - 12)
+    lead: Part = (pad("ledger", 12), HEAD)
+    for text in lines[:2] if len(lines) <= 2 or bad else [*lines[:1], lines[-1]]:
+        page.line(lead, text)
+        lead = " " * 12

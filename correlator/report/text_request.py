@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One request as text: where its time went, who made it wait, and what that rests on."""
+
+from __future__ import annotations
+
+from typing import IO, TYPE_CHECKING
+
+from gpucorrelate.correlator.report import digest, text_parts, units
+from gpucorrelate.correlator.report.names import clip_middle, wrap_items
+from gpucorrelate.correlator.report.page import BAD, GOOD, HEAD, Page, TextOptions, bars
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpucorrelate.correlator.report.values import RequestReport, Segment, Wait
+
+
+def render_request(
+    report: RequestReport, out: IO[str], options: TextOptions | None = None
+) -> None:
+    """Writes one request for a screen of about 45 lines.
+
+    Args:
+        report: The request.
+        out: An open text file.
+        options: Width and style.
+    """
+    page = Page(out, options or TextOptions())
+    _header(page, report)
+    _where(page, report)
+    page.line()
+    _tokens(page, report)
+    text_parts.unknown(page, report.segments, report.ledger)
+    _boundaries(page, report)
+    text_parts.ledger(page, report.ledger)
+    _checks(page, report)
+
+
+def _header(page: Page, report: RequestReport) -> None:
+    room = page.width - len("request ") - 2 - min(len(report.status), 40)
+    page.line(
+        ("request ", HEAD),
+        (clip_middle(report.request_id, room), HEAD),
+        "  ",
+        (report.status, text_parts.status_style(report.status)),
+    )
+    items = [f"wall {units.duration(report.wall_ns, 4)}"]
+    ttft = report.ttft_ns
+    items.append(
+        f"TTFT {units.duration(ttft, 4)}" if ttft is not None else "TTFT ? (no token seen)"
+    )
+    gaps = sorted(report.itl_ns)
+    if gaps:
+        items.append(
+            f"ITL p50 {units.duration(units.quantile(gaps, 50))}, "
+            f"max {units.duration(gaps[-1])} (n {len(gaps):,})"
+        )
+    cached = report.cached_tokens
+    items.append(
+        f"tokens {units.count(report.tokens_in)} in"
+        f"{'' if cached == 0 else f' ({units.count(cached)} cached)'},"
+        f" {units.count(report.tokens_out)} out"
+    )
+    items.append(f"preemptions {units.count(report.preemptions)}")
+    _spread(page, items)
+    where = [
+        f"arrived {units.instant(report.arrival_ns)} s",
+        f"ended {units.instant(report.end_ns)} s (CLOCK_MONOTONIC)",
+        text_parts.steps_text(report.steps),
+    ]
+    if report.internal_id and not report.internal_id.startswith(report.request_id):
+        where.append(f"engine's id {clip_middle(report.internal_id, 48)}")
+    _spread(page, where)
+
+
+def _spread(page: Page, items: Sequence[str]) -> None:
+    for text in wrap_items(items, page.width, between="   "):
+        page.line(text)
+
+
+def _where(page: Page, report: RequestReport) -> None:
+    """Two blocks, to the first token and after it; one where no token was seen."""
+    first_ns = report.first_token_ns
+    text_parts.check_sum(page, report.segments, report.arrival_ns, report.end_ns)
+    if first_ns is None or not report.ttft_segments:
+        _block(page, "arrival to end", report.segments, report.waits)
+        return
+    text_parts.check_sum(page, report.ttft_segments, report.arrival_ns, first_ns)
+    before = [wait for wait in report.waits if wait.start_ns < first_ns]
+    _block(page, "to the first token", report.ttft_segments, before)
+    rest = digest.clip_segments(report.segments, first_ns, report.end_ns)
+    if rest:
+        after = [wait for wait in report.waits if wait.start_ns >= first_ns]
+        _block(page, "after the first token", rest, after)
+
+
+def _block(page: Page, title: str, segments: Sequence[Segment], waits: Sequence[Wait]) -> None:
+    length = units.duration(digest.length(segments), 4)
+    page.heading(title, f"{length}, and shares of it, by phase and by category")
+    bars(page, digest.by_phase(segments), digest.by_category(segments))
+    text_parts.waits(page, waits)
+    text_parts.holders(page, segments)
+
+
+def _tokens(page: Page, report: RequestReport) -> None:
+    """The longest gap between two tokens and the slowest way out of one."""
+    gap, leg = digest.worst_gap(report), digest.worst_leg(report)
+    if gap is not None:
+        inside = digest.clip_segments(report.segments, gap.start_ns, gap.end_ns)
+        page.worded(
+            "longest gap",
+            f"{units.duration(gap.length_ns)} before token {gap.index}{_step(gap.step)}: "
+            f"{text_parts.mostly(inside)}",
+        )
+    if leg is not None:
+        there = "transport" if leg.written_ns is not None else "frontend (no chunk seen)"
+        parts = [f"{name.value} {units.duration(ns)}" for name, ns in leg.by_category[:3]]
+        if leg.worst is not None:
+            worst = f"{leg.worst.category.value} {units.duration(leg.worst.length_ns)}"
+            parts.append(f"longest {worst} on {leg.worst.actor.label}")
+        page.worded(
+            "slowest out",
+            f"{units.duration(leg.length_ns)} for token {leg.index}{_step(leg.step)} from engine "
+            f"to {there}: {', '.join(parts) or 'not walked'}",
+        )
+
+
+def _step(step: int | None) -> str:
+    return "" if step is None else f" (step {step})"
+
+
+def _boundaries(page: Page, report: RequestReport) -> None:
+    scale = units.Scale.of(report.wall_ns)
+    items = [
+        f"{boundary.name or 'unnamed'} +{scale.number(boundary.t_ns - report.arrival_ns)}"
+        for boundary in digest.boundaries(report.phases)
+    ]
+    if items:
+        items[0] = f"in {scale.unit} after arrival: {items[0]}"
+        page.labelled("boundaries", items, between=" · ")
+    if report.boundaries:
+        page.worded("" if items else "boundaries", "; ".join(report.boundaries))
+
+
+def _checks(page: Page, report: RequestReport) -> None:
+    """Whether the token ids are the same wherever they were seen."""
+    checks = report.checks
+    if not checks:
+        page.labelled("token ids", ["not seen anywhere, so not compared"])
+        return
+    first = checks[0]
+    same = all((check.count, check.hash) == (first.count, first.hash) for check in checks)
+    if same:
+        text = " = ".join(f"{check.place} {check.count:,}" for check in checks)
+        verdict = "the same ids" if len(checks) > 1 else "seen at one place, not compared"
+        page.labelled("token ids", [f"{text}: {verdict}"], style=GOOD if len(checks) > 1 else "")
+        return
+    text = ", ".join(f"{check.place} {check.count:,} ({check.hash:016x})" for check in checks)
+    page.labelled("TOKEN IDS", [f"DIFFER: {text}"], style=BAD)

@@ -1,0 +1,501 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests: anchors, steps and tokens of each, joined over frontend, engine and HTTP.
+
+A request is cut at its anchors. Between two of them one thread is known to hold the far end,
+so each stretch (a *leg*) is walked on its own: a message to a thread that is already running
+leaves no wake behind, and only the anchor knows it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpucorrelate.correlator.report.values import PhaseName
+from gpucorrelate.probes.wire.schema import Anchor, TokenPlace
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gpucorrelate.correlator.capture import Capture
+    from gpucorrelate.correlator.steps import Rowsets, Steps
+
+    I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One anchor."""
+
+    t_ns: int
+    tid: int
+    value: int
+    detail: str
+
+
+@dataclass(frozen=True)
+class Token:
+    """One output token on its way: made in a step, processed, written."""
+
+    step: int  # index into Steps; -1 unknown
+    made_ns: int
+    processed_ns: int
+    written_ns: int  # 0 unknown
+
+
+@dataclass(frozen=True)
+class Leg:
+    """A stretch that is walked backward from a known thread."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+    tid: int
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Start of a phase."""
+
+    t_ns: int
+    phase: PhaseName
+    anchor: str
+    step: int = -1  # index into Steps
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request of the engine, with all that the recording says about it."""
+
+    internal_id: str
+    external_id: str
+    aliases: tuple[str, ...]
+    arrival_ns: int
+    end_ns: int
+    arrival_what: str
+    end_what: str
+    complete: bool
+    status: str
+    marks: tuple[tuple[Anchor, Mark], ...]
+    steps: tuple[int, ...]  # indices into Steps, in order
+    step_tokens: tuple[int, ...]  # tokens scheduled for it in each
+    tokens: tuple[Token, ...]
+    tokens_in: int | None
+    tokens_out: int | None
+    must_sample: int
+    legs: tuple[Leg, ...]  # oldest first; tile arrival..end
+    ttft_legs: tuple[Leg, ...]
+    cuts: tuple[Cut, ...]  # the first at arrival
+    first_token_ns: int | None
+    checks: tuple[tuple[TokenPlace, int, int, str], ...]
+
+    def mark(self, anchor: Anchor) -> Mark | None:
+        """The first mark of an anchor."""
+        return next((mark for a, mark in self.marks if a is anchor), None)
+
+
+@dataclass(frozen=True)
+class _Sources:
+    """Everything per request id, collected once."""
+
+    marks: dict[int, list[tuple[Anchor, Mark]]]
+    http: dict[tuple[int, int], list[tuple[Anchor, Mark]]]
+    link: dict[int, tuple[int, int]]
+    steps: dict[int, list[tuple[int, int, int]]]
+    made: dict[int, list[tuple[int, int]]]
+    seen: dict[int, list[tuple[int, int, int, int]]]
+    checks: dict[int, list[tuple[TokenPlace, int, int, str]]]
+    client: dict[str, tuple[TokenPlace, int, int, str]]
+
+
+_ANCHORS = {int(a): a for a in Anchor}
+
+
+def build(capture: Capture, steps: Steps, sets: Rowsets) -> tuple[Request, ...]:
+    """All requests, in order of arrival."""
+    sources = _collect(capture, steps, sets)
+    ids = set(sources.marks) | set(sources.steps)
+    ids.discard(0)
+    end_ns = _end_of(capture)
+    made = [_request(capture, steps, sources, rid, end_ns) for rid in ids]
+    return tuple(sorted((r for r in made if r is not None), key=lambda r: r.arrival_ns))
+
+
+def _end_of(capture: Capture) -> int:
+    times = [
+        int(capture.table(kind)[column].max())
+        for kind, column in (("request", "t_ns"), ("span", "end_ns"), ("wait", "end_ns"),
+                             ("step_update", "end_ns"), ("outputs", "end_ns"))
+        if len(capture.table(kind))
+    ]  # fmt: skip
+    return max(times, default=0)
+
+
+def _collect(capture: Capture, steps: Steps, sets: Rowsets) -> _Sources:
+    strings = capture.strings
+    marks: dict[int, list[tuple[Anchor, Mark]]] = defaultdict(list)
+    http: dict[tuple[int, int], list[tuple[Anchor, Mark]]] = defaultdict(list)
+    link: dict[int, tuple[int, int]] = {}
+    rows = capture.table("request")
+    order = np.argsort(rows["t_ns"], kind="stable")
+    columns = ("stream", "request", "http", "anchor", "t_ns", "tid", "value", "detail")
+    for stream, rid, exchange, code, t, tid, value, detail in zip(
+        *(rows[c][order].tolist() for c in columns), strict=True
+    ):
+        anchor = _ANCHORS.get(code)
+        if anchor is None:
+            continue
+        mark = (anchor, Mark(t, tid, value, strings[detail]))
+        if anchor is Anchor.LINKED:
+            link[rid] = (stream, exchange)
+        if rid:
+            marks[rid].append(mark)
+        elif exchange:
+            http[stream, exchange].append(mark)
+    return _Sources(
+        marks,
+        http,
+        link,
+        _steps_by_request(steps, sets),
+        _made_by_request(steps, sets),
+        _outputs_by_request(capture, sets),
+        *_checks(capture),
+    )
+
+
+def _steps_by_request(steps: Steps, sets: Rowsets) -> dict[int, list[tuple[int, int, int]]]:
+    """Request -> (step index, tokens scheduled, must sample) in step order."""
+    out: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    request = sets.request[steps.row_index].tolist()
+    count = sets.scheduled[steps.row_index].tolist()
+    sample = sets.must_sample[steps.row_index].tolist()
+    for owner, rid, scheduled, must in zip(
+        steps.row_owner.tolist(), request, count, sample, strict=True
+    ):
+        out[rid].append((owner, scheduled, must))
+    return out
+
+
+def _made_by_request(steps: Steps, sets: Rowsets) -> dict[int, list[tuple[int, int]]]:
+    """Request -> (step index, tokens produced) for steps that produced any, in order."""
+    out: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    request = sets.request[steps.out_index].tolist()
+    count = sets.scheduled[steps.out_index].tolist()
+    for owner, rid, tokens in sorted(zip(steps.out_owner.tolist(), request, count, strict=True)):
+        if tokens:
+            out[rid].append((owner, tokens))
+    return out
+
+
+def _outputs_by_request(
+    capture: Capture, sets: Rowsets
+) -> dict[int, list[tuple[int, int, int, int]]]:
+    """Request -> (stamp, start, end, tokens) of each frontend batch it was in, in order."""
+    table = capture.table("outputs")
+    order = np.argsort(table["start_ns"], kind="stable")
+    table = table.select(order)
+    owner, index = sets.expand(sets.find(table["stream"], table["rowset"]))
+    out: dict[int, list[tuple[int, int, int, int]]] = defaultdict(list)
+    stamp, start, end = (table[c].tolist() for c in ("stamp_ns", "start_ns", "end_ns"))
+    for i, rid, tokens in zip(
+        owner.tolist(), sets.request[index].tolist(), sets.scheduled[index].tolist(), strict=True
+    ):
+        out[rid].append((stamp[i], start[i], end[i], tokens))
+    return out
+
+
+def _checks(
+    capture: Capture,
+) -> tuple[
+    dict[int, list[tuple[TokenPlace, int, int, str]]], dict[str, tuple[TokenPlace, int, int, str]]
+]:
+    rows = capture.table("tokens")
+    by_id: dict[int, list[tuple[TokenPlace, int, int, str]]] = defaultdict(list)
+    by_name: dict[str, tuple[TokenPlace, int, int, str]] = {}
+    places = set(TokenPlace)
+    for rid, place, count, digest, reason in zip(
+        *(rows[c].tolist() for c in ("request", "place", "count", "hash", "reason")), strict=True
+    ):
+        if place not in places:
+            continue
+        check = (TokenPlace(place), count, digest, capture.strings[reason])
+        if place == TokenPlace.CLIENT:
+            by_name[capture.strings[rid]] = check
+        else:
+            by_id[rid].append(check)
+    return by_id, by_name
+
+
+def _request(
+    capture: Capture, steps: Steps, sources: _Sources, rid: int, capture_end_ns: int
+) -> Request | None:
+    internal = capture.strings[rid]
+    exchange = sources.link.get(rid)
+    web = sources.http.get(exchange, []) if exchange else []
+    marks = sorted([*sources.marks.get(rid, []), *web], key=lambda pair: pair[1].t_ns)
+    first: dict[Anchor, Mark] = {}
+    for anchor, mark in marks:
+        first.setdefault(anchor, mark)
+    if not marks:
+        return None
+    in_steps = [(i, n, m) for i, n, m in sorted(sources.steps.get(rid, [])) if steps.end_ns(i) > 0]
+    tokens = _tokens(steps, sources, rid, web)
+    arrival, arrival_what = _arrival(first, marks)
+    end, end_what, complete = _end(first, marks, tokens, capture_end_ns)
+    if end <= arrival:
+        return None
+    engine = _engine_part(steps, in_steps, tokens, arrival, end)
+    legs, cuts = _partition(steps, first, engine, tokens, arrival, end, end_what)
+    external, aliases = _names(internal, first, marks)
+    checks = [*sources.checks.get(rid, [])]
+    checks += [sources.client[name] for name in (external, *aliases) if name in sources.client][:1]
+    counts = {place: count for place, count, _, _ in checks}
+    produced = sum(n for _, n in sources.made.get(rid, []))
+    first_token = (tokens[0].written_ns or tokens[0].processed_ns) if tokens else None
+    return Request(
+        internal_id=internal,
+        external_id=external,
+        aliases=aliases,
+        arrival_ns=arrival,
+        end_ns=end,
+        arrival_what=arrival_what,
+        end_what=end_what,
+        complete=complete,
+        status=_status(first, checks, complete=complete),
+        marks=tuple(marks),
+        steps=tuple(i for i, _, _ in in_steps),
+        step_tokens=tuple(n for _, n, _ in in_steps),
+        tokens=tokens,
+        tokens_in=_value(first, Anchor.ADMITTED, Anchor.SENT, Anchor.TOKENISED),
+        tokens_out=counts.get(TokenPlace.ENGINE, produced or counts.get(TokenPlace.FRONTEND)),
+        must_sample=sum(m for _, _, m in in_steps),
+        legs=legs,
+        ttft_legs=_ttft_legs(steps, legs, engine, tokens, arrival),
+        cuts=cuts,
+        first_token_ns=first_token,
+        checks=tuple(checks),
+    )
+
+
+def _value(first: dict[Anchor, Mark], *anchors: Anchor) -> int | None:
+    return next((first[a].value for a in anchors if a in first and first[a].value), None)
+
+
+def _arrival(first: dict[Anchor, Mark], marks: list[tuple[Anchor, Mark]]) -> tuple[int, str]:
+    if Anchor.RECEIVED in first:
+        return first[Anchor.RECEIVED].t_ns, "received: the ASGI app was called, before parsing"
+    anchor, mark = marks[0]
+    return mark.t_ns, f"{anchor.name.lower()}: nothing earlier was seen of it"
+
+
+def _end(
+    first: dict[Anchor, Mark],
+    marks: list[tuple[Anchor, Mark]],
+    tokens: tuple[Token, ...],
+    capture_end_ns: int,
+) -> tuple[int, str, bool]:
+    """End of the request, what it means, and whether the request is over."""
+    for anchor, words in (
+        (Anchor.LAST_BYTE, "last byte: handed to the transport, not yet at the client"),
+        (Anchor.HTTP_DISCONNECT, "the client went away"),
+    ):
+        if anchor in first:
+            return first[anchor].t_ns, words, True
+    over = [first[a].t_ns for a in (Anchor.FINISHED, Anchor.ABORTED, Anchor.FAILED) if a in first]
+    if Anchor.RECEIVED in first:
+        return max(capture_end_ns, marks[-1][1].t_ns), "still open when the recording ended", False
+    if over:
+        last = max([*over, *(token.processed_ns for token in tokens)])
+        return last, "the last output was processed in the frontend", True
+    return max(capture_end_ns, marks[-1][1].t_ns), "still open when the recording ended", False
+
+
+def _status(
+    first: dict[Anchor, Mark], checks: list[tuple[TokenPlace, int, int, str]], *, complete: bool
+) -> str:
+    if Anchor.FAILED in first:
+        return f"failed: {first[Anchor.FAILED].detail}".rstrip(": ")
+    if Anchor.HTTP_DISCONNECT in first and Anchor.LAST_BYTE not in first:
+        return "aborted: the client went away"
+    if Anchor.ABORTED in first:
+        return f"aborted: {first[Anchor.ABORTED].detail}".rstrip(": ")
+    if not complete:
+        return "in flight"
+    last = first.get(Anchor.LAST_BYTE)
+    if last is not None and last.value >= 400:
+        return f"failed: HTTP {last.value}"
+    reason = next((why for _, _, _, why in checks if why), "")
+    reason = reason or (first[Anchor.FINISHED].detail if Anchor.FINISHED in first else "")
+    return f"finished: {reason}".rstrip(": ")
+
+
+def _names(
+    internal: str, first: dict[Anchor, Mark], marks: list[tuple[Anchor, Mark]]
+) -> tuple[str, tuple[str, ...]]:
+    """The id the client knows, and every other name the request goes by."""
+    names = [
+        mark.detail
+        for anchor, mark in marks
+        if anchor in (Anchor.LINKED, Anchor.REGISTERED) and mark.detail
+    ]
+    external = names[-1] if names else internal
+    received = first.get(Anchor.RECEIVED)
+    extra = [received.detail] if received and received.detail else []
+    return external, tuple(dict.fromkeys([*names, *extra, internal]))
+
+
+def _tokens(
+    steps: Steps, sources: _Sources, rid: int, web: list[tuple[Anchor, Mark]]
+) -> tuple[Token, ...]:
+    """Each output token's step, processing and writing, in order."""
+    made: dict[int, list[int]] = defaultdict(list)
+    order: list[int] = []
+    for i, _ in sources.made.get(rid, []):
+        made[int(steps.stamp_ns[i])].append(i)
+        order.append(i)
+    starts = [mark.t_ns for anchor, mark in web if anchor is Anchor.CHUNK_START]
+    ends = [mark.t_ns for anchor, mark in web if anchor is Anchor.CHUNK_END]
+    starts, ends = starts[: len(ends)], ends[: len(starts)]
+    tokens: list[Token] = []
+    at = 0
+    for n, (stamp, _, end, count) in enumerate(sources.seen.get(rid, [])):
+        found = made.get(stamp)
+        step = found.pop(0) if found else order[n] if n < len(order) else -1
+        made_ns = int(steps.update_ns[step]) if step >= 0 else 0
+        while at < len(starts) and starts[at] < end:
+            at += 1
+        written = ends[at] if at < len(ends) else 0
+        tokens += [Token(step, min(made_ns, end) if made_ns else end, end, written)] * count
+    return tuple(tokens)
+
+
+@dataclass(frozen=True)
+class _Engine:
+    """The engine's part of a request: from its first schedule to its last output made."""
+
+    start_ns: int
+    made_ns: int
+    tid: int
+    steps: tuple[tuple[int, int], ...]  # (index, tokens)
+
+
+def _engine_part(
+    steps: Steps,
+    in_steps: list[tuple[int, int, int]],
+    tokens: tuple[Token, ...],
+    arrival: int,
+    end: int,
+) -> _Engine | None:
+    if not in_steps:
+        return None
+    last = max((token.step for token in tokens), default=-1)
+    used = [(i, n) for i, n, _ in in_steps if last < 0 or i <= last]
+    used = [(i, n) for i, n in used if steps.end_ns(i) <= end]
+    if not used:
+        return None
+    start = max(arrival, int(steps.sched_ns[used[0][0]]))
+    final = used[-1][0]
+    return _Engine(start, min(end, steps.end_ns(final)), int(steps.tid[final]), tuple(used))
+
+
+_FRONT = (
+    (Anchor.TOKENISE_START, PhaseName.TOKENISE, "tokenise start"),
+    (Anchor.TOKENISED, PhaseName.SEND, "tokenised"),
+    (Anchor.SENT, PhaseName.ADMIT, "sent"),
+    (Anchor.ADMITTED, PhaseName.QUEUE, "admitted"),
+)
+
+
+def _partition(
+    steps: Steps,
+    first: dict[Anchor, Mark],
+    engine: _Engine | None,
+    tokens: tuple[Token, ...],
+    arrival: int,
+    end: int,
+    end_what: str,
+) -> tuple[tuple[Leg, ...], tuple[Cut, ...]]:
+    """Legs to walk and phases to name; both tile arrival to end."""
+    cuts = [Cut(arrival, PhaseName.RECEIVE, "received")]
+    limit = engine.start_ns if engine else end
+    for anchor, phase, name in _FRONT:
+        if anchor in first and cuts[-1].t_ns <= first[anchor].t_ns <= limit:
+            cuts.append(Cut(first[anchor].t_ns, phase, name))
+    legs: list[Leg] = []
+    at = arrival
+
+    def leg(name: str, until: int, tid: int) -> None:
+        nonlocal at
+        if until > at:
+            legs.append(Leg(name, at, until, tid))
+            at = until
+
+    if Anchor.SENT in first and first[Anchor.SENT].t_ns <= limit:
+        leg("frontend", first[Anchor.SENT].t_ns, first[Anchor.SENT].tid)
+    if engine is not None:
+        if Anchor.ADMITTED in first and first[Anchor.ADMITTED].t_ns <= limit:
+            leg("admit", first[Anchor.ADMITTED].t_ns, first[Anchor.ADMITTED].tid)
+        leg("queue", engine.start_ns, engine.tid)
+        leg("engine", engine.made_ns, engine.tid)
+        cuts += _step_cuts(steps, engine)
+        cuts.append(Cut(engine.made_ns, PhaseName.OUTPUT, "last output made"))
+    leg("output", end, _last_tid(first))
+    return tuple(legs), tuple(cut for cut in cuts if cut.t_ns < end)
+
+
+def _last_tid(first: dict[Anchor, Mark]) -> int:
+    """The thread that handed out the last byte, or the frontend's as far as known."""
+    for anchor in (Anchor.LAST_BYTE, Anchor.HTTP_DISCONNECT, Anchor.RECEIVED, Anchor.SENT,
+                   Anchor.REGISTERED, Anchor.FINISHED, Anchor.ADMITTED):  # fmt: skip
+        if anchor in first:
+            return first[anchor].tid
+    return 0
+
+
+_STEP_PHASE = {
+    "prefill": PhaseName.PREFILL,
+    "mixed": PhaseName.MIXED,
+    "decode": PhaseName.DECODE,
+}
+
+
+def _step_cuts(steps: Steps, engine: _Engine) -> list[Cut]:
+    """One phase per step the request was in, and what lies between them."""
+    cuts: list[Cut] = []
+    at = engine.start_ns
+    for i, _ in engine.steps:
+        start, end = max(at, int(steps.sched_ns[i])), min(steps.end_ns(i), engine.made_ns)
+        if end <= at:
+            continue
+        if start > at:
+            cuts.append(Cut(at, PhaseName.BETWEEN, "step's update ended", i))
+        name = f"step {int(steps.number[i])} scheduled" if start > at or not cuts else "step"
+        cuts.append(Cut(start, _STEP_PHASE.get(steps.kind(i), PhaseName.UNKNOWN), name, i))
+        at = end
+    return cuts
+
+
+def _ttft_legs(
+    steps: Steps,
+    legs: tuple[Leg, ...],
+    engine: _Engine | None,
+    tokens: tuple[Token, ...],
+    arrival: int,
+) -> tuple[Leg, ...]:
+    """Legs that tile arrival to the first token's writing."""
+    if not tokens or engine is None:
+        return ()
+    first = tokens[0]
+    target = first.written_ns or first.processed_ns
+    made = min(max(first.made_ns, engine.start_ns), target)
+    front = [leg for leg in legs if leg.end_ns <= engine.start_ns]
+    output = legs[-1].tid
+    out = [*front]
+    if made > engine.start_ns:
+        out.append(Leg("engine", engine.start_ns, made, engine.tid))
+    if target > made:
+        out.append(Leg("output", made, target, output))
+    return tuple(out)

@@ -1,0 +1,470 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Thread states on one time line: what every thread waited in, and who could end it.
+
+Each wait record gets a class that decides how the backward walk passes through it:
+
+- ``PREEMPTED``: runnable all along; somebody else had the CPU.
+- ``GIL``: the futex lies inside ``_PyRuntime``; waits chained by the interpreter's 5 ms
+  timeouts (CPython ``sys.setswitchinterval``) take the waker of the chain's last wait.
+- ``LOCK``: ``FUTEX_WAIT`` or a PI operation, which glibc uses for mutexes (condition
+  variables, semaphores and Python locks use ``FUTEX_WAIT_BITSET``).
+- ``MESSAGE``: woken by a traced thread; the path moves there.
+- ``LEAF_IDLE``: a timer, the network, an untraced process, or no wake at all.
+- ``LEAF_WORK``: disk or an interrupt: part of what the thread itself was doing.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpucorrelate.correlator.report.values import Category
+from gpucorrelate.probes.wire.schema import (
+    FaultFlag,
+    FdKind,
+    QueueOp,
+    SessionEvent,
+    TaskEvent,
+    WaitFlag,
+    WaitKind,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gpucorrelate.correlator.capture import Capture, Table
+
+    I64 = NDArray[np.int64]
+    I32 = NDArray[np.int32]
+    U8 = NDArray[np.uint8]
+    Mask = NDArray[np.bool_]
+
+#: Order in which the native core numbers categories.
+CATEGORIES: tuple[Category, ...] = tuple(Category)
+
+#: System calls that send on a socket or pipe (x86-64): write, sendto, sendmsg, writev, sendmmsg.
+SEND_SYSCALLS = (1, 44, 46, 20, 307)
+
+#: Waits on the interpreter lock closer than this belong to one attempt to take it.
+GIL_CHAIN_GAP_NS = 200_000
+
+#: A read that found its message within this time did not wait.
+SHORT_READ_NS = 1_000
+
+_NOT_A_THREAD = (
+    WaitFlag.WAKE_TIMER | WaitFlag.WAKE_SOFTIRQ | WaitFlag.WAKE_IRQ | WaitFlag.WAKE_IDLE
+)
+
+
+class WaitClass(enum.IntEnum):
+    """How the walk passes through a wait; the numbers are the native core's."""
+
+    PREEMPTED = 0
+    GIL = 1
+    LOCK = 2
+    MESSAGE = 3
+    LEAF_IDLE = 4
+    LEAF_WORK = 5
+
+
+@dataclass(frozen=True)
+class Threads:
+    """Every thread that appears in a capture; all arrays are indexed by thread.
+
+    Attributes:
+        tid: Thread ids, ascending.
+        tgid: Process of each; 0 unknown.
+        traced: Whether the kernel probes covered it.
+        first_ns: Start of what is known of it.
+        last_ns: End of it.
+    """
+
+    tid: I64
+    tgid: I64
+    traced: Mask
+    first_ns: I64
+    last_ns: I64
+
+    def index(self, tid: NDArray[np.generic]) -> I32:
+        """Thread indices of thread ids; -1 for unknown ones."""
+        at = np.searchsorted(self.tid, tid)
+        at = np.minimum(at, max(0, len(self.tid) - 1))
+        found = (self.tid[at] == tid) & (tid != 0) if len(self.tid) else np.zeros(len(tid), bool)
+        return np.where(found, at, -1).astype(np.int32)
+
+    def one(self, tid: int) -> int:
+        """The index of one thread id; -1 if unknown."""
+        return int(self.index(np.array([tid], np.int64))[0])
+
+
+@dataclass(frozen=True)
+class Waits:
+    """All waits, sorted by thread and start; ``off`` holds each thread's first row."""
+
+    table: Table
+    off: I64
+    start_ns: I64
+    end_ns: I64
+    wake_ns: I64
+    peer: I32
+    cls: U8
+    leaf: U8
+
+
+@dataclass(frozen=True)
+class QueueReads:
+    """Reads of shared-memory queues that waited, each joined to the write it waited for."""
+
+    off: I64
+    start_ns: I64
+    ready_ns: I64
+    sent_ns: I64
+    peer: I32
+    queue: I64
+    seq: I64
+    unjoined: int  # reads whose write was not recorded
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Non-overlapping intervals by thread: flattened spans, or page faults."""
+
+    off: I64
+    start_ns: I64
+    end_ns: I64
+    row: I64  # row of the table they come from
+
+
+@dataclass(frozen=True)
+class States:
+    """All that the walk needs, and what it was made from."""
+
+    capture: Capture
+    threads: Threads
+    waits: Waits
+    reads: QueueReads
+    spans: Intervals
+    span_table: Table
+    faults: Intervals
+    fault_table: Table
+    lost_start_ns: I64
+    lost_end_ns: I64
+    start_ns: int
+    end_ns: int
+
+
+def _offsets(thread: NDArray[np.generic], n_threads: int) -> I64:
+    """First row of each thread in rows sorted by thread."""
+    return np.searchsorted(thread, np.arange(n_threads + 1)).astype(np.int64)
+
+
+def _i64(values: NDArray[np.generic]) -> I64:
+    return np.ascontiguousarray(values, np.int64)
+
+
+def clean_waits(waits: Table) -> Table:
+    """Waits sorted by thread and start, each once, none overlapping the next.
+
+    A wait that was still open when a report was made is recorded again when it ends: the
+    finished record counts.
+    """
+    is_open = (waits["flags"] & WaitFlag.OPEN) != 0
+    order = np.lexsort((waits["end_ns"], ~is_open, waits["start_ns"], waits["tid"]))
+    waits = waits.select(order)
+    tid, start = waits["tid"], waits["start_ns"]
+    last = np.ones(len(waits), bool)
+    last[:-1] = (tid[1:] != tid[:-1]) | (start[1:] != start[:-1])
+    waits = waits.select(last & (waits["end_ns"] > start))
+    end, tid, start = waits["end_ns"].copy(), waits["tid"], waits["start_ns"]
+    same = tid[1:] == tid[:-1]
+    end[:-1] = np.where(same, np.minimum(end[:-1], start[1:]), end[:-1])
+    return waits.replace("end_ns", end)
+
+
+def build(capture: Capture) -> States:
+    """Sort, join and classify everything that happened to threads."""
+    waits = clean_waits(capture.table("wait"))
+    start_ns, end_ns = _bounds(capture, waits)
+    threads = _threads(capture, waits, start_ns, end_ns)
+    lost = capture.table("loss")
+    starts = [capture.strings[h].startswith("bpf") for h in lost["hop"]]
+    rows = lost.select(np.array(starts, bool))
+    lost_start, lost_end = _union(
+        np.where(rows["since_ns"] > 0, rows["since_ns"], start_ns), rows["t_ns"]
+    )
+    faults = capture.table("fault")
+    faults = faults.select(np.lexsort((faults["start_ns"], faults["tid"])))
+    return States(
+        capture,
+        threads,
+        _waits(capture, threads, waits),
+        _reads(capture, threads),
+        _spans(capture, threads),
+        capture.table("span"),
+        _intervals(threads, faults),
+        faults,
+        lost_start,
+        lost_end,
+        start_ns,
+        end_ns,
+    )
+
+
+def _bounds(capture: Capture, waits: Table) -> tuple[int, int]:
+    """First and last moment that the recording speaks of."""
+    lows: list[int] = []
+    highs: list[int] = []
+    for table, low, high in (
+        (waits, "start_ns", "end_ns"),
+        (capture.table("span"), "start_ns", "end_ns"),
+        (capture.table("request"), "t_ns", "t_ns"),
+        (capture.table("step_begin"), "start_ns", "start_ns"),
+        (capture.table("step_update"), "start_ns", "end_ns"),
+        (capture.table("session"), "t_ns", "t_ns"),
+    ):
+        if len(table):
+            lows.append(int(table[low].min()))
+            highs.append(int(table[high].max()))
+    return (min(lows), max(highs)) if lows else (0, 0)
+
+
+def _threads(capture: Capture, waits: Table, start_ns: int, end_ns: int) -> Threads:
+    owner = {info.stream: info.tgid for info in capture.streams}
+    known: dict[int, int] = {}
+    for name in ("thread", "span", "queue_msg", "request", "step_begin", "worker_step", "outputs"):
+        table = capture.table(name)
+        pairs = np.unique(np.stack([table["tid"], table["stream"]]), axis=1)
+        known.update((int(t), owner.get(int(s), 0)) for t, s in pairs.T if t)
+    pairs = np.unique(np.stack([waits["tid"], waits["tgid"]]), axis=1)
+    known.update((int(t), int(g)) for t, g in pairs.T)
+    traced_tgids = {int(g) for g in np.unique(waits["tgid"])}
+    tid = np.array(sorted(known), np.int64)
+    tgid = np.array([known[int(t)] for t in tid], np.int64)
+    traced = np.isin(tgid, list(traced_tgids))
+    begin, finish = _lifetimes(capture, waits, start_ns, end_ns)
+    first = np.array([begin(int(t), int(g)) for t, g in zip(tid, tgid, strict=True)], np.int64)
+    last = np.array([finish(int(t)) for t in tid], np.int64)
+    last = np.where(traced, np.maximum(last, first), first)
+    return Threads(tid, tgid, traced, first, last)
+
+
+def _lifetimes(capture: Capture, waits: Table, start_ns: int, end_ns: int):  # type: ignore[no-untyped-def]  # noqa: ANN202
+    """Functions that give the start and end of what is known of a thread."""
+    session, task = capture.table("session"), capture.table("task")
+    since: dict[int, int] = {}
+    for t, event, tgid in zip(session["t_ns"], session["event"], session["tgid"], strict=True):
+        if event in (SessionEvent.ATTACHED, SessionEvent.PROCESS_ADDED, SessionEvent.RESUMED):
+            since.setdefault(int(tgid), int(t))
+    born: dict[int, int] = {}
+    died: dict[int, int] = {}
+    for tid, t, event in zip(task["tid"], task["t_ns"], task["event"], strict=True):
+        if event == TaskEvent.FORK:
+            born[int(tid)] = int(t)
+        elif event == TaskEvent.EXIT:
+            died[int(tid)] = int(t)
+    tids, at = np.unique(waits["tid"], return_index=True)
+    first_wait = {int(t): int(waits["start_ns"][i]) for t, i in zip(tids, at, strict=True)}
+
+    def begin(tid: int, tgid: int) -> int:
+        known = max(since.get(tgid, start_ns), born.get(tid, 0))
+        return min(known, first_wait.get(tid, known))
+
+    def finish(tid: int) -> int:
+        return died.get(tid, end_ns)
+
+    return begin, finish
+
+
+def _union(start: I64, end: I64) -> tuple[I64, I64]:
+    """Overlapping intervals merged, sorted."""
+    order = np.argsort(start, kind="stable")
+    start, end = _i64(start[order]), _i64(end[order])
+    if not len(start):
+        return start, end
+    reach = np.maximum.accumulate(end)
+    fresh = np.ones(len(start), bool)
+    fresh[1:] = start[1:] > reach[:-1]
+    at = np.flatnonzero(fresh)
+    return _i64(start[at]), _i64(np.maximum.reduceat(end, at))
+
+
+def _gil_ranges(capture: Capture) -> dict[int, tuple[int, int]]:
+    """Address range of ``_PyRuntime`` per process."""
+    owner = {info.stream: info.tgid for info in capture.streams}
+    ranges: dict[int, tuple[int, int]] = {}
+    meta = capture.table("meta")
+    for stream, key, value in zip(meta["stream"], meta["key"], meta["value"], strict=True):
+        if capture.strings[key] != "gil":
+            continue
+        base, _, size = capture.strings[value].partition(":")
+        try:
+            ranges[owner.get(int(stream), 0)] = (int(base, 16), int(base, 16) + int(size))
+        except ValueError:
+            continue
+    return ranges
+
+
+def _is_gil(capture: Capture, waits: Table) -> Mask:
+    futex = waits["wait_kind"] == WaitKind.FUTEX
+    gil = np.zeros(len(waits), bool)
+    for tgid, (low, high) in _gil_ranges(capture).items():
+        gil |= futex & (waits["tgid"] == tgid) & (waits["arg"] >= low) & (waits["arg"] < high)
+    return gil
+
+
+def _waits(capture: Capture, threads: Threads, waits: Table) -> Waits:
+    thread = threads.index(waits["tid"])
+    peer = threads.index(waits["waker_tid"])
+    gil = _is_gil(capture, waits)
+    cls, leaf = _classify(threads, waits, peer, gil)
+    peer = _gil_holders(threads, waits, thread, peer, gil)
+    return Waits(
+        waits,
+        _offsets(thread, len(threads.tid)),
+        _i64(waits["start_ns"]),
+        _i64(waits["end_ns"]),
+        _i64(waits["wake_ns"]),
+        np.ascontiguousarray(peer, np.int32),
+        np.ascontiguousarray(cls, np.uint8),
+        np.ascontiguousarray(leaf, np.uint8),
+    )
+
+
+def _classify(threads: Threads, waits: Table, peer: I32, gil: Mask) -> tuple[U8, U8]:
+    """Class and leaf category of every wait."""
+    kind, flags, op = waits["wait_kind"], waits["flags"], waits["op"]
+    futex = kind == WaitKind.FUTEX
+    traced = (peer >= 0) & threads.traced[peer]
+    sending = np.isin(waits["waker_syscall"], SEND_SYSCALLS)
+    timer = (flags & WaitFlag.WAKE_TIMER) != 0
+    soft = ((flags & WaitFlag.WAKE_SOFTIRQ) != 0) & ~timer
+    irq = ((flags & (WaitFlag.WAKE_IRQ | WaitFlag.WAKE_IDLE)) != 0) & ~timer & ~soft
+    kthread = ((flags & WaitFlag.WAKE_KTHREAD) != 0) & ~timer & ~soft & ~irq
+    file_io = np.isin(kind, (WaitKind.READ, WaitKind.WRITE)) & (op == FdKind.FILE)
+    fault = kind == WaitKind.FAULT
+    no_wake = (waits["wake_ns"] == 0) | (waits["waker_tid"] == 0) & ~timer & ~soft & ~irq
+
+    cls = np.full(len(waits), WaitClass.LEAF_IDLE, np.uint8)
+    leaf = np.full(len(waits), CATEGORIES.index(Category.EXTERNAL), np.uint8)
+
+    def mark(mask: Mask, category: Category, wait_class: WaitClass) -> None:
+        cls[mask] = wait_class
+        leaf[mask] = CATEGORIES.index(category)
+
+    mark(traced & ~timer, Category.MESSAGE, WaitClass.MESSAGE)
+    mark(irq | kthread, Category.IRQ, WaitClass.LEAF_WORK)
+    mark(soft & ~(sending & traced), Category.NETWORK, WaitClass.LEAF_IDLE)
+    mark(soft & sending & ~traced, Category.EXTERNAL, WaitClass.LEAF_IDLE)
+    mark(no_wake, Category.UNEXPLAINED, WaitClass.LEAF_IDLE)
+    mark(timer, Category.SLEEP, WaitClass.LEAF_IDLE)
+    from_io = soft | irq | kthread | no_wake
+    mark(file_io & from_io, Category.DISK, WaitClass.LEAF_WORK)
+    mark(fault & (from_io | ~traced), Category.PAGE_FAULT, WaitClass.LEAF_WORK)
+    locked = futex & np.isin(op & 0x7F, (0, 6, 13)) & (cls == WaitClass.MESSAGE)
+    mark(locked, Category.LOCK, WaitClass.LOCK)
+    mark(gil, Category.GIL, WaitClass.GIL)
+    idle = (kind == WaitKind.PREEMPTED) | (kind == WaitKind.YIELD)
+    mark(idle, Category.PREEMPTED, WaitClass.PREEMPTED)
+    return cls, leaf
+
+
+def _gil_holders(threads: Threads, waits: Table, thread: I32, peer: I32, gil: Mask) -> I32:
+    """For waits on the interpreter lock, the thread that gave it up in the end; else as is."""
+    rows = np.flatnonzero(gil)
+    if not len(rows):
+        return peer
+    same_process = waits["waker_tgid"][rows] == waits["tgid"][rows]
+    direct = (
+        same_process
+        & (peer[rows] >= 0)
+        & (peer[rows] != thread[rows])
+        & ((waits["flags"][rows] & _NOT_A_THREAD) == 0)
+    )
+    gap = waits["start_ns"][rows[1:]] - waits["end_ns"][rows[:-1]]
+    linked = (thread[rows[1:]] == thread[rows[:-1]]) & (gap < GIL_CHAIN_GAP_NS)
+    chain = np.concatenate(([0], np.cumsum(~linked)))
+    n = len(rows)
+    following = np.where(direct, np.arange(n), n)
+    following = np.minimum.accumulate(following[::-1])[::-1]
+    safe = np.minimum(following, n - 1)
+    found = (following < n) & (chain[safe] == chain)
+    out = peer.copy()
+    out[rows] = np.where(found, peer[rows[safe]], -1)
+    return out
+
+
+def _reads(capture: Capture, threads: Threads) -> QueueReads:
+    """Queue reads that waited, joined to their writes by queue and message number."""
+    messages = capture.table("queue_msg")
+    is_read = messages["op"] == QueueOp.READ
+    writes = messages.select(messages["op"] == QueueOp.WRITE)
+    waited = messages["ready_ns"] - messages["start_ns"] > SHORT_READ_NS
+    reads = messages.select(is_read & waited)
+    thread = threads.index(reads["tid"])
+    order = np.lexsort((reads["start_ns"], thread))
+    order = order[thread[order] >= 0]
+    reads, thread = reads.select(order), thread[order]
+    w_key = (writes["queue"].astype(np.int64) << 40) | _i64(writes["seq"])
+    r_key = (reads["queue"].astype(np.int64) << 40) | _i64(reads["seq"])
+    w_order = np.argsort(w_key, kind="stable")
+    at = np.searchsorted(w_key[w_order], r_key)
+    inside = at < len(w_order)
+    at = w_order[np.minimum(at, max(0, len(w_order) - 1))] if len(w_order) else at
+    found = inside & (w_key[at] == r_key) if len(w_order) else np.zeros(len(reads), bool)
+    sent, peer = _i64(reads["ready_ns"]), np.full(len(reads), -1, np.int32)
+    if len(w_order):
+        visible = np.minimum(writes["end_ns"][at], reads["ready_ns"])
+        sent = np.where(found, visible, sent)
+        peer = np.where(found, threads.index(writes["tid"][at]), -1).astype(np.int32)
+    # A thread reads one queue at a time: what overlaps is cut at the next read's start.
+    ready = _i64(reads["ready_ns"])
+    same = thread[1:] == thread[:-1]
+    ready[:-1] = np.where(same, np.minimum(ready[:-1], reads["start_ns"][1:]), ready[:-1])
+    return QueueReads(
+        _offsets(thread, len(threads.tid)),
+        _i64(reads["start_ns"]),
+        ready,
+        _i64(sent),
+        np.ascontiguousarray(peer),
+        _i64(reads["queue"]),
+        _i64(reads["seq"]),
+        int((peer < 0).sum()),
+    )
+
+
+def _spans(capture: Capture, threads: Threads) -> Intervals:
+    from gpucorrelate.correlator.native import flatten
+
+    spans = capture.table("span")
+    thread = threads.index(spans["tid"])
+    order = np.lexsort((-spans["end_ns"], spans["start_ns"], thread))
+    order = order[thread[order] >= 0]
+    thread = thread[order]
+    bounds = _offsets(thread, len(threads.tid))
+    start, end = _i64(spans["start_ns"][order]), _i64(spans["end_ns"][order])
+    parts = [flatten(start[a:b], end[a:b]) for a, b in itertools.pairwise(bounds)]
+    counts = np.array([0] + [len(part[0]) for part in parts])
+    rows = [order[a + part[2]] for a, part in zip(bounds, parts, strict=False)]
+    empty = np.zeros(0, np.int64)
+    return Intervals(
+        _i64(np.cumsum(counts)),
+        np.concatenate([part[0] for part in parts] or [empty]),
+        np.concatenate([part[1] for part in parts] or [empty]),
+        _i64(np.concatenate(rows or [empty])),
+    )
+
+
+def _intervals(threads: Threads, faults: Table) -> Intervals:
+    thread = threads.index(faults["tid"])
+    keep = np.flatnonzero((thread >= 0) & ((faults["flags"] & FaultFlag.OPEN) == 0))
+    order = keep[np.argsort(thread[keep], kind="stable")]
+    thread = thread[order]
+    end = _i64(faults["end_ns"][order])
+    start = _i64(faults["start_ns"][order])
+    same = thread[1:] == thread[:-1]
+    end[:-1] = np.where(same, np.minimum(end[:-1], start[1:]), end[:-1])
+    return Intervals(_offsets(thread, len(threads.tid)), start, end, _i64(order))

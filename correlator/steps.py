@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engine steps: begin, end, update, rows and the workers' calls joined by step number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpucorrelate.probes.wire.schema import StepStatus
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gpucorrelate.correlator.capture import Capture, Table
+
+    I64 = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Rowsets:
+    """Rowsets of all streams; ``find`` gives the slice of one."""
+
+    key: I64  # stream << 32 | rowset, ascending
+    first: I64
+    count: I64
+    request: I64  # per row: id in the capture's string table
+    scheduled: I64
+    computed: I64
+    prompt: I64
+    must_sample: I64
+
+    def find(self, stream: NDArray[np.generic], rowset: NDArray[np.generic]) -> I64:
+        """Positions in ``key``; -1 where the rowset was never stated (or is 0)."""
+        wanted = (stream.astype(np.int64) << 32) | rowset.astype(np.int64)
+        if not len(self.key):
+            return np.full(len(wanted), -1, np.int64)
+        at = np.minimum(np.searchsorted(self.key, wanted), len(self.key) - 1)
+        return np.where((self.key[at] == wanted) & (rowset != 0), at, -1).astype(np.int64)
+
+    def expand(self, at: I64) -> tuple[I64, I64]:
+        """For positions from ``find``: owner index and row index of every row, flattened."""
+        count = np.where(at >= 0, self.count[at] if len(self.count) else 0, 0)
+        owner = np.repeat(np.arange(len(at)), count)
+        start = np.repeat(np.where(at >= 0, self.first[at] if len(self.first) else 0, 0), count)
+        within = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)
+        return owner.astype(np.int64), (start + within).astype(np.int64)
+
+
+def rowsets(capture: Capture) -> Rowsets:
+    """All rowsets, sorted by stream and number, rows in their stated order."""
+    rows = capture.table("step_rows")
+    key = (rows["stream"].astype(np.int64) << 32) | rows["rowset"].astype(np.int64)
+    order = np.lexsort((rows["row"], key))
+    key, rows = key[order], rows.select(order)
+    unique, first, count = np.unique(key, return_index=True, return_counts=True)
+    return Rowsets(
+        unique,
+        first.astype(np.int64),
+        count.astype(np.int64),
+        *(
+            rows[name].astype(np.int64)
+            for name in ("request", "scheduled", "computed", "prompt", "must_sample")
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class Steps:
+    """All steps, sorted by engine stream and number; 0 or -1 where something was not seen.
+
+    Attributes:
+        stream: Stream of the engine core.
+        number: Step number.
+        tid: Thread that ran the step in the engine core.
+        sched_ns: schedule() began (or the hand-over, where that was not seen).
+        begin_ns: Handed to the executor.
+        done_ns: Future finished and sampling returned; 0: not seen.
+        update_start_ns: update_from_output() began; 0: not seen.
+        update_ns: It returned; 0: not seen.
+        stamp_ns: The engine's stamp on the outputs; 0: none.
+        status: ``StepStatus``.
+        rows, tokens, waiting: As the scheduler said.
+        prefill_tokens, prefill_rows: From the rowset; -1: unknown.
+        row_owner, row_index: Every row of every step: index of the step, row of the rowsets.
+        row_age: Steps since the rowset was stated, per row.
+    """
+
+    stream: I64
+    number: I64
+    tid: I64
+    sched_ns: I64
+    begin_ns: I64
+    done_ns: I64
+    update_start_ns: I64
+    update_ns: I64
+    stamp_ns: I64
+    status: I64
+    error: I64
+    rows: I64
+    tokens: I64
+    waiting: I64
+    prefill_tokens: I64
+    prefill_rows: I64
+    row_owner: I64
+    row_index: I64
+    row_age: I64
+    out_owner: I64
+    out_index: I64
+    worker_start_ns: I64
+    worker_end_ns: I64
+    missing_begin: int
+    missing_end: int
+    missing_rows: int
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+    def kind(self, i: int) -> str:
+        """prefill, decode, mixed, empty or unknown."""
+        rows, prefill = int(self.rows[i]), int(self.prefill_rows[i])
+        if rows == 0:
+            return "empty"
+        if prefill < 0:
+            return "unknown"
+        return "decode" if prefill == 0 else "prefill" if prefill >= rows else "mixed"
+
+    def end_ns(self, i: int) -> int:
+        """Update's end, or the best known end before it; 0: still in flight."""
+        return int(self.update_ns[i] or self.done_ns[i])
+
+
+def _keyed(table: Table) -> I64:
+    return (table["stream"].astype(np.int64) << 44) | table["step"].astype(np.int64)
+
+
+def _pick(keys: I64, table: Table, name: str) -> I64:
+    """A column of the table at each key's last row; 0 where there is none."""
+    have = _keyed(table)
+    if not len(have):
+        return np.zeros(len(keys), np.int64)
+    order = np.argsort(have, kind="stable")
+    at = np.searchsorted(have[order], keys, side="right") - 1
+    row = order[np.maximum(at, 0)]
+    return np.where((at >= 0) & (have[row] == keys), table[name][row], 0).astype(np.int64)
+
+
+def build(capture: Capture, sets: Rowsets) -> Steps:
+    """Join everything said about each step."""
+    begin, end = capture.table("step_begin"), capture.table("step_end")
+    update, worker = capture.table("step_update"), capture.table("worker_step")
+    keys, at = np.unique(_keyed(begin), return_index=True)
+    begin = begin.select(at)
+    order = np.lexsort((begin["start_ns"], begin["stream"]))
+    keys, begin = keys[order], begin.select(order)
+    found = sets.find(begin["stream"], begin["rowset"])
+    owner, index = sets.expand(found)
+    age = begin["rowset_age"].astype(np.int64)[owner]
+    left = sets.prompt[index] - (sets.computed[index] + age * sets.scheduled[index])
+    prefill = np.clip(np.minimum(left, sets.scheduled[index]), 0, None)
+    n = len(keys)
+    prefill_tokens = np.bincount(owner, prefill, n).astype(np.int64)
+    prefill_rows = np.bincount(owner, prefill > 0, n).astype(np.int64)
+    known = found >= 0
+    update_at = update.select(np.unique(_keyed(update), return_index=True)[1])
+    out_owner, out_index = _outputs(keys, update_at, sets)
+    first, last = _worker_windows(keys, begin["stream"], worker)
+    sched = begin["sched_start_ns"]
+    status = _pick(keys, end, "status")
+    return Steps(
+        stream=begin["stream"].astype(np.int64),
+        number=begin["step"].astype(np.int64),
+        tid=begin["tid"].astype(np.int64),
+        sched_ns=np.where(sched > 0, sched, begin["start_ns"]).astype(np.int64),
+        begin_ns=begin["start_ns"].astype(np.int64),
+        done_ns=_pick(keys, end, "end_ns"),
+        update_start_ns=_pick(keys, update, "start_ns"),
+        update_ns=_pick(keys, update, "end_ns"),
+        stamp_ns=_pick(keys, update, "stamp_ns"),
+        status=status,
+        error=_pick(keys, end, "error"),
+        rows=begin["rows"].astype(np.int64),
+        tokens=begin["tokens"].astype(np.int64),
+        waiting=begin["waiting"].astype(np.int64),
+        prefill_tokens=np.where(known, prefill_tokens, -1),
+        prefill_rows=np.where(known, prefill_rows, -1),
+        row_owner=owner,
+        row_index=index,
+        row_age=age,
+        out_owner=out_owner,
+        out_index=out_index,
+        worker_start_ns=first,
+        worker_end_ns=last,
+        missing_begin=int((~np.isin(_keyed(end), keys)).sum()),
+        missing_end=int((_pick(keys, end, "end_ns") == 0).sum()),
+        missing_rows=int((~known & (begin["rows"] > 0)).sum()),
+    )
+
+
+def _outputs(keys: I64, update: Table, sets: Rowsets) -> tuple[I64, I64]:
+    """Rows that produced output: index of the step, row of the rowsets."""
+    at = np.searchsorted(keys, _keyed(update))
+    order = np.argsort(keys, kind="stable")
+    at = np.searchsorted(keys[order], _keyed(update))
+    at = order[np.minimum(at, max(0, len(keys) - 1))] if len(keys) else at
+    good = keys[at] == _keyed(update) if len(keys) else np.zeros(len(update), bool)
+    found = np.where(good, sets.find(update["stream"], update["rowset"]), -1)
+    owner, index = sets.expand(found)
+    return at[owner].astype(np.int64), index
+
+
+def _worker_windows(keys: I64, stream: NDArray[np.generic], worker: Table) -> tuple[I64, I64]:
+    """First start and last end of the workers' calls for each step; 0: none.
+
+    Workers know the engine's step number but write streams of their own, so the join is by
+    number alone; with several engine cores in one recording it is left out.
+    """
+    n = len(keys)
+    zero = np.zeros(n, np.int64)
+    if not len(worker) or len(np.unique(stream)) != 1:
+        return zero, zero
+    number = keys & ((1 << 44) - 1)
+    order = np.argsort(number, kind="stable")
+    at = np.minimum(np.searchsorted(number[order], worker["step"].astype(np.int64)), n - 1)
+    at = order[at]
+    good = number[at] == worker["step"].astype(np.int64)
+    first = np.full(n, np.iinfo(np.int64).max, np.int64)
+    last = zero.copy()
+    np.minimum.at(first, at[good], worker["start_ns"][good])
+    np.maximum.at(last, at[good], worker["end_ns"][good])
+    return np.where(last > 0, first, 0), last
+
+
+def busy_union_ns(start: NDArray[np.generic], end: NDArray[np.generic]) -> int:
+    """Total length of intervals with overlap counted once."""
+    if not len(start):
+        return 0
+    order = np.argsort(start, kind="stable")
+    s, e = start[order].astype(np.int64), end[order].astype(np.int64)
+    reach = np.maximum.accumulate(e)
+    before = np.concatenate(([s[0]], reach[:-1]))
+    return int(np.clip(e - np.maximum(s, before), 0, None).sum())
+
+
+def status_name(status: int) -> str:
+    """The name of a ``StepStatus`` value."""
+    return StepStatus(status).name.lower() if status in set(StepStatus) else str(status)

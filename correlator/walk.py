@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The backward walk, the one algorithm: legs in, segments that tile them out.
+
+To explain ``[start, end]`` ending on a thread, go backward from the end; at every instant
+exactly one thread holds the path, so the segments follow each other without gap or overlap
+and their lengths sum to the interval exactly. How the path moves:
+
+- A wait that a traced thread ended by a message (socket, pipe, eventfd, queue, condition):
+  go on at the waker, just before the wake. If the waker turns out to sit in a timer, external
+  or idle wait that began before the waiter blocked, that explains only the wait: clip it
+  there and return to the waiter.
+- A lock (mutex, interpreter lock): what its holder did explains the wait, then the path
+  returns to the waiter at the moment it blocked. A holder of the interpreter lock is never
+  followed into a sleep: whoever sleeps does not hold it.
+- A polling loop on a shared-memory queue is a wait of its own: the path goes to the writer at
+  the moment its message was visible; noticing it is ``spin-handoff``.
+- Runnable is ``run-queue``, or ``preempted`` with who ran instead.
+- Where waits were lost, being on a CPU proves nothing: ``unobserved``.
+
+The inner loop is C (``native/walk.c``); this module hands it columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpucorrelate.correlator.native import Columns, NativeWalk
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from gpucorrelate.correlator.states import States
+
+    I64 = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class LegSpec:
+    """A stretch to explain.
+
+    Attributes:
+        thread: Index of the thread at which it ends; -1 unknown.
+        start_ns: Start.
+        end_ns: End.
+        cuts_ns: Moments at which segments are split, ascending; ``phase`` of a segment is the
+            index of the last cut before it.
+    """
+
+    thread: int
+    start_ns: int
+    end_ns: int
+    cuts_ns: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Segments of several legs; within a leg oldest first.
+
+    ``segments`` and ``hops`` have the layouts of ``native.SEGMENT`` and ``native.HOP``.
+    """
+
+    segments: NDArray[np.void]
+    hops: NDArray[np.void]
+    first: I64  # first segment of each leg; one entry more than legs
+    first_hop: I64
+
+    def leg(self, k: int) -> NDArray[np.void]:
+        """Segments of one leg, oldest first."""
+        return self.segments[self.first[k] : self.first[k + 1]]
+
+    def leg_hops(self, k: int) -> NDArray[np.void]:
+        """Hops of one leg, newest first."""
+        return self.hops[self.first_hop[k] : self.first_hop[k + 1]]
+
+
+class Walker:
+    """Walks legs over one capture's states."""
+
+    def __init__(self, states: States) -> None:
+        threads, waits, reads = states.threads, states.waits, states.reads
+        n = len(threads.tid)
+        procs, proc = np.unique(threads.tgid, return_inverse=True)
+        members = np.flatnonzero(threads.traced)
+        members = members[np.argsort(proc[members], kind="stable")]
+        offsets = np.searchsorted(proc[members], np.arange(len(procs) + 1))
+        self._native = NativeWalk(
+            Columns(
+                w_off=waits.off,
+                w_start=waits.start_ns,
+                w_end=waits.end_ns,
+                w_wake=waits.wake_ns,
+                w_peer=waits.peer,
+                w_class=waits.cls,
+                w_leaf=waits.leaf,
+                q_off=reads.off,
+                q_start=reads.start_ns,
+                q_ready=reads.ready_ns,
+                q_sent=reads.sent_ns,
+                q_peer=reads.peer,
+                s_off=states.spans.off,
+                s_start=states.spans.start_ns,
+                s_end=states.spans.end_ns,
+                f_off=states.faults.off,
+                f_start=states.faults.start_ns,
+                f_end=states.faults.end_ns,
+                t_first=np.ascontiguousarray(threads.first_ns, np.int64),
+                t_last=np.ascontiguousarray(threads.last_ns, np.int64),
+                t_proc=np.ascontiguousarray(proc, np.int32) if n else np.zeros(0, np.int32),
+                p_off=np.ascontiguousarray(offsets, np.int64),
+                p_threads=np.ascontiguousarray(members, np.int32),
+                l_start=np.ascontiguousarray(states.lost_start_ns, np.int64),
+                l_end=np.ascontiguousarray(states.lost_end_ns, np.int64),
+            )
+        )
+
+    def walk(self, legs: Sequence[LegSpec]) -> Paths:
+        """Explain legs. An empty or negative leg yields no segments."""
+        n = len(legs)
+        cut_off = np.zeros(n + 1, np.int64)
+        np.cumsum([len(leg.cuts_ns) for leg in legs], out=cut_off[1:])
+        cuts = np.array([t for leg in legs for t in leg.cuts_ns], np.int64)
+        segments, hops = self._native.run(
+            np.array([leg.thread for leg in legs], np.int32),
+            np.array([leg.end_ns for leg in legs], np.int64),
+            np.array([leg.start_ns for leg in legs], np.int64),
+            cut_off,
+            cuts,
+        )
+        order = np.lexsort((segments["start"], segments["leg"]))
+        segments = segments[order]
+        at = np.arange(n + 1)
+        return Paths(
+            segments,
+            hops,
+            np.searchsorted(segments["leg"], at).astype(np.int64),
+            np.searchsorted(hops["leg"], at).astype(np.int64),
+        )

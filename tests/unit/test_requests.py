@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests, steps and reports of a small recording whose every moment is known."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from gpucorrelate.correlator.report.build import Run
+from gpucorrelate.correlator.report.values import Category, PhaseName, RequestReport, Segment
+from gpucorrelate.probes.wire.errors import NotFoundError, UsageError
+from gpucorrelate.probes.wire.schema import Anchor, QueueOp, TokenPlace, WaitKind
+from tests.unit.synth import API, CORE, WORKER, Recording
+
+US = 1_000
+STEP = 1_000 * US
+
+
+def anchor(r: Recording, kind: Anchor, t: int, **more: object) -> None:
+    by = 4 if kind in (Anchor.ADMITTED, Anchor.FINISHED) else 3
+    r.add("request", by, anchor=kind, t_ns=t, tid=CORE if by == 4 else API, **more)
+
+
+def recording(steps: int = 3, prompt: int = 10) -> Recording:
+    """One request: received at 1 ms, sent at 1.3, admitted at 1.5, steps of 1 ms from 2 ms on.
+
+    The engine core polls the response queue while the worker executes; the API server sleeps
+    in epoll until the engine core wakes it with each token.
+    """
+    r = Recording().process(3, API, "api").process(4, CORE, "core").process(5, WORKER, "worker")
+    anchor(r, Anchor.RECEIVED, 1_000 * US, http=1, detail="x-1")
+    anchor(r, Anchor.TOKENISE_START, 1_100 * US, request="x-1-0-ab")
+    anchor(r, Anchor.TOKENISED, 1_200 * US, request="x-1-0-ab", value=prompt)
+    anchor(r, Anchor.LINKED, 1_250 * US, request="x-1-0-ab", http=1, detail="x-1-0")
+    anchor(r, Anchor.SENT, 1_300 * US, request="x-1-0-ab", value=prompt)
+    anchor(r, Anchor.ADMITTED, 1_500 * US, request="x-1-0-ab", value=prompt)
+    r.add("step_rows", 4, rowset=1, row=0, request="x-1-0-ab", scheduled=prompt, computed=0,
+          prompt=prompt, must_sample=1)  # fmt: skip
+    r.add("step_rows", 4, rowset=2, row=0, request="x-1-0-ab", scheduled=1, computed=prompt,
+          prompt=prompt, must_sample=1)  # fmt: skip
+    r.add("step_rows", 4, rowset=3, row=0, request="x-1-0-ab", scheduled=1)
+    r.add("step_rows", 3, rowset=1, row=0, request="x-1-0-ab", scheduled=1)
+    for n in range(1, steps + 1):
+        t = 1_000 * US + n * STEP
+        one_step(r, n, t, prompt)
+    end = 1_000 * US + (steps + 1) * STEP
+    anchor(r, Anchor.FINISHED, end - 50 * US, request="x-1-0-ab", value=steps, detail="length")
+    anchor(r, Anchor.LAST_BYTE, end + 200 * US, http=1, value=200)
+    for place, by in ((TokenPlace.ENGINE, 4), (TokenPlace.FRONTEND, 3)):
+        r.add("tokens", by, request="x-1-0-ab", place=place, count=steps, hash=77, reason="length")
+    for tid in (API, CORE, WORKER):
+        r.wait(tid, 1, 10)
+    return r
+
+
+def one_step(r: Recording, n: int, t: int, prompt: int) -> None:
+    """schedule 0-100 us, worker 150-800, update 850-950; API woken at 950, chunk at 1000-1050."""
+    r.add("step_begin", 4, step=n, tid=CORE, sched_start_ns=t, sched_end_ns=t + 100 * US,
+          start_ns=t + 110 * US, rowset=min(n, 2), rowset_age=max(0, n - 2), rows=1,
+          tokens=prompt if n == 1 else 1)  # fmt: skip
+    r.add("span", 4, tid=CORE, name="schedule", start_ns=t, end_ns=t + 100 * US, step=n)
+    r.add("span", 4, tid=CORE, name="update", start_ns=t + 850 * US, end_ns=t + 950 * US, step=n)
+    r.add(
+        "span", 5, tid=WORKER, name="execute", start_ns=t + 150 * US, end_ns=t + 800 * US, step=n
+    )
+    r.add("worker_step", 5, step=n, tid=WORKER, phase=1, start_ns=t + 150 * US,
+          end_ns=t + 800 * US)  # fmt: skip
+    for name, writer, reader, start, sent, ready in (
+        ("to", CORE, WORKER, t - 170 * US, t + 120 * US, t + 150 * US),
+        ("from", WORKER, CORE, t + 130 * US, t + 820 * US, t + 840 * US),
+    ):
+        for tid, op, a, b in (
+            (writer, QueueOp.WRITE, sent, sent),
+            (reader, QueueOp.READ, start, ready),
+        ):
+            r.add("queue_msg", 4 if tid == CORE else 5, tid=tid, queue=name, op=op, seq=n,
+                  start_ns=a, ready_ns=b, end_ns=b)  # fmt: skip
+    r.add("step_end", 4, step=n, tid=CORE, end_ns=t + 845 * US)
+    r.add("step_update", 4, step=n, tid=CORE, start_ns=t + 850 * US, end_ns=t + 950 * US,
+          stamp_ns=t, rowset=3, tokens=1)  # fmt: skip
+    asleep = t - 600 * US if n == 1 else t + 100 * US
+    r.wait(API, asleep, t + 980 * US, wake=t + 960 * US, waker=CORE, waker_syscall=1,
+           kind=WaitKind.EPOLL, arg=5)  # fmt: skip
+    r.add("outputs", 3, tid=API, start_ns=t + 985 * US, end_ns=t + 995 * US, stamp_ns=t, rowset=1,
+          tokens=1)  # fmt: skip
+    anchor(r, Anchor.CHUNK_START, t + 1_000 * US, http=1, value=64)
+    anchor(r, Anchor.CHUNK_END, t + 1_050 * US, http=1, value=64)
+
+
+def report(r: Recording) -> RequestReport:
+    return Run.of(r.capture()).request("x-1-0")
+
+
+def tiles(segments: tuple[Segment, ...], start: int, end: int) -> bool:
+    return (
+        segments[0].start_ns == start
+        and segments[-1].end_ns == end
+        and all(a.end_ns == b.start_ns for a, b in itertools.pairwise(segments))
+    )
+
+
+def test_a_request_is_partitioned_exactly() -> None:
+    got = report(recording())
+    assert (got.arrival_ns, got.end_ns) == (1_000 * US, 5_200 * US)
+    assert tiles(got.segments, got.arrival_ns, got.end_ns)
+    assert sum(s.length_ns for s in got.segments) == got.wall_ns
+    assert got.first_token_ns == 3_050 * US
+    assert tiles(got.ttft_segments, got.arrival_ns, 3_050 * US)
+    assert (got.tokens_in, got.tokens_out, len(got.tokens)) == (10, 3, 3)
+    assert got.status == "finished: length"
+    assert got.itl_ns == (STEP, STEP)
+
+
+def test_phases_tile_it_too_and_are_cut_at_the_anchors() -> None:
+    got = report(recording())
+    names = [(p.name, p.start_ns // US, p.end_ns // US) for p in got.phases]
+    assert names == [
+        (PhaseName.RECEIVE, 1_000, 1_100),
+        (PhaseName.TOKENISE, 1_100, 1_200),
+        (PhaseName.SEND, 1_200, 1_300),
+        (PhaseName.ADMIT, 1_300, 1_500),
+        (PhaseName.QUEUE, 1_500, 2_000),
+        (PhaseName.PREFILL, 2_000, 2_950),
+        (PhaseName.BETWEEN, 2_950, 3_000),
+        (PhaseName.DECODE, 3_000, 3_950),
+        (PhaseName.BETWEEN, 3_950, 4_000),
+        (PhaseName.DECODE, 4_000, 4_950),
+        (PhaseName.OUTPUT, 4_950, 5_200),
+    ]
+    assert [p.tokens for p in got.phases if p.step and p.name is not PhaseName.BETWEEN] == [
+        10,
+        1,
+        1,
+    ]
+
+
+def test_the_worker_holds_the_path_while_it_executes() -> None:
+    got = report(recording())
+    worker = [s for s in got.segments if s.actor.tid == WORKER and s.span == "execute"]
+    assert [s.length_ns for s in worker] == [650 * US] * 3
+    assert {s.step for s in worker} == {1, 2, 3}
+    assert all(s.actor.label == f"Worker/{WORKER}" for s in worker)
+    handoff = [s for s in got.segments if s.category is Category.SPIN_HANDOFF]
+    assert {(s.actor.tid, s.length_ns // US) for s in handoff} == {(CORE, 20), (WORKER, 30)}
+
+
+def test_waits_name_who_ended_them_and_what_it_was_doing() -> None:
+    got = report(recording())
+    epoll = [w for w in got.waits if w.kind == "epoll"]
+    assert epoll
+    assert epoll[0].cause.verb == "woken by"
+    assert epoll[0].cause.actor is not None
+    assert epoll[0].cause.actor.label == f"EngineCore/{CORE}"
+    assert epoll[0].cause.detail == "while update"
+
+
+def test_a_lost_step_row_or_flipped_token_id_is_seen_in_the_ledger() -> None:
+    r = recording()
+    r.add("tokens", 3, request="x-1-0", place=TokenPlace.CLIENT, count=3, hash=78)
+    bad = {line.name: line.count for line in report(r).ledger.lines if line.bad and line.count}
+    assert bad == {"requests whose token ids differ between places": 1}
+    assert not report(recording()).ledger.lines[0].bad
+    r = recording()
+    r.add("step_begin", 4, step=9, start_ns=9_000 * US, rowset=77, rows=1)
+    bad = {line.name: line.count for line in report(r).ledger.lines if line.bad and line.count}
+    assert bad["step numbers missing"] == 5
+    assert bad["steps whose rows are unknown"] == 1
+
+
+def test_a_step_is_partitioned_exactly() -> None:
+    run = Run.of(recording().capture())
+    step = run.step(2)
+    assert (step.kind, step.rows, step.tokens, step.worker_ns) == ("decode", 1, 1, 650 * US)
+    assert tiles(step.segments, step.start_ns, step.end_ns)
+    assert [row.kind for row in run.steps()] == ["prefill", "decode", "decode"]
+    assert run.steps()[0].longest == f"cpu Worker/{WORKER}"
+    with pytest.raises(NotFoundError):
+        run.step(99)
+
+
+def test_ids_are_found_by_any_name_and_by_an_unambiguous_prefix() -> None:
+    run = Run.of(recording().capture())
+    for name in ("x-1-0", "x-1-0-ab", "x-1", "x-"):
+        assert run.request(name).internal_id == "x-1-0-ab"
+    with pytest.raises(NotFoundError):
+        run.request("nope")
+    r = recording()
+    anchor(r, Anchor.ADMITTED, 1_600 * US, request="x-2-0-cd")
+    with pytest.raises(UsageError):
+        Run.of(r.capture()).request("x-")
+
+
+def test_an_open_request_ends_with_the_recording_and_says_so() -> None:
+    r = Recording().process(3, API, "api")
+    anchor(r, Anchor.RECEIVED, 1_000 * US, http=1)
+    anchor(r, Anchor.LINKED, 1_100 * US, http=1, request="y", detail="y")
+    r.wait(API, 1_200 * US, 2_000 * US)
+    got = Run.of(r.capture(end_ns=3_000 * US)).request("y")
+    assert got.status == "in flight"
+    assert sum(s.length_ns for s in got.segments) == got.wall_ns
+    assert got.ttft_ns is None
+    assert got.tokens_out is None
+
+
+def test_the_summary_adds_up() -> None:
+    summary = Run.of(recording().capture()).summary()
+    wall = 4_200 * US
+    assert sum(ns for _, ns in summary.by_phase) == wall
+    assert sum(ns for _, ns in summary.by_category) == wall
+    assert sum(ns for _, ns in summary.actors) == wall
+    assert summary.ttft_ns == (2_050 * US,)
+    assert summary.tokens_out == 3

@@ -1,0 +1,310 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The backward walk: every rule on a case small enough to check by eye, and tiling on any."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpucorrelate.correlator import states as states_
+from gpucorrelate.correlator.report.values import Category
+from gpucorrelate.correlator.states import CATEGORIES
+from gpucorrelate.correlator.walk import LegSpec, Walker
+from gpucorrelate.probes.wire.schema import QueueOp, WaitFlag, WaitKind
+from tests.unit.synth import API, CORE, WORKER, Recording
+
+GIL = 0x7F00_0000_0000
+PRIVATE = 128
+BITSET = 9
+
+
+def walked(
+    recording: Recording, tid: int, start: int, end: int
+) -> list[tuple[int, int, str, int]]:
+    """(start, end, category, tid of the actor), oldest first; adjacent equal ones joined."""
+    states = states_.build(recording.capture())
+    thread = states.threads.one(tid)
+    paths = Walker(states).walk([LegSpec(thread, start, end, (start,))])
+    out: list[tuple[int, int, str, int]] = []
+    for row in paths.leg(0):
+        actor = int(states.threads.tid[row["actor"]]) if row["actor"] >= 0 else 0
+        item = (int(row["start"]), int(row["end"]), str(CATEGORIES[row["category"]]), actor)
+        if out and out[-1][1:] == (item[0], *item[2:]):
+            out[-1] = (out[-1][0], *item[1:])
+        elif out and out[-1][2:] == item[2:] and out[-1][1] == item[0]:
+            out[-1] = (out[-1][0], item[1], *item[2:])
+        else:
+            out.append(item)
+    assert out[0][0] == start
+    assert out[-1][1] == end
+    assert all(a[1] == b[0] for a, b in itertools.pairwise(out))
+    return out
+
+
+def two() -> Recording:
+    """API server and engine core, both known from time 0."""
+    return Recording().process(3, API, "api").process(4, CORE, "core")
+
+
+def test_a_message_moves_the_path_to_the_waker() -> None:
+    r = two().wait(API, 100, 500, wake=480, waker=CORE)
+    r.wait(CORE, 10, 200, waker=API, kind=WaitKind.POLL, wake=90)
+    assert walked(r, API, 0, 600) == [
+        (0, 90, "cpu", API),
+        (90, 200, "run-queue", CORE),
+        (200, 480, "cpu", CORE),
+        (480, 500, "run-queue", API),
+        (500, 600, "cpu", API),
+    ]
+
+
+def test_a_mutex_returns_the_path_to_the_waiter_when_it_blocked() -> None:
+    r = two().wait(API, 100, 500, waker=CORE, kind=WaitKind.FUTEX, op=PRIVATE)
+    r.wait(CORE, 1, 50, waker=API)
+    assert walked(r, API, 60, 600) == [
+        (60, 100, "cpu", API),
+        (100, 500, "cpu", CORE),
+        (500, 600, "cpu", API),
+    ]
+
+
+def test_a_sleeper_that_slept_before_the_waiter_blocked_explains_only_the_wait() -> None:
+    r = two().wait(API, 100, 500, waker=CORE, kind=WaitKind.FUTEX, op=PRIVATE | BITSET)
+    r.wait(CORE, 50, 490, kind=WaitKind.SLEEP, flags=WaitFlag.WAKE_TIMER, waker=1)
+    assert walked(r, API, 0, 600) == [
+        (0, 100, "cpu", API),
+        (100, 490, "sleep", CORE),
+        (490, 500, "cpu", CORE),
+        (500, 600, "cpu", API),
+    ]
+
+
+def test_a_sleep_that_began_after_the_waiter_blocked_keeps_the_path() -> None:
+    r = two().wait(API, 100, 500, waker=CORE)
+    r.wait(CORE, 150, 490, kind=WaitKind.SLEEP, flags=WaitFlag.WAKE_TIMER, waker=1)
+    assert walked(r, API, 90, 600) == [
+        (90, 150, "cpu", CORE),
+        (150, 490, "sleep", CORE),
+        (490, 500, "cpu", CORE),
+        (500, 600, "cpu", API),
+    ]
+
+
+def gil_recording() -> Recording:
+    r = two().add("meta", 3, key="gil", value=f"{GIL:#x}:4096")
+    return r.add("thread", 3, tid=API + 1, name="hog", role="api.hog")
+
+
+def test_interpreter_lock_waits_chain_over_timeouts_to_the_final_holder() -> None:
+    r = gil_recording()
+    wait = {"kind": WaitKind.FUTEX, "op": PRIVATE | BITSET, "arg": GIL + 64}
+    r.wait(API, 100, 200, flags=WaitFlag.WAKE_TIMER, waker=CORE, **wait)
+    r.wait(API, 201, 300, flags=WaitFlag.WAKE_TIMER, waker=CORE, **wait)
+    r.wait(API, 301, 400, waker=API + 1, waker_tgid=API, **wait)
+    r.wait(API + 1, 1, 20, tgid=API)
+    assert walked(r, API, 50, 500) == [
+        (50, 100, "cpu", API),
+        (100, 200, "gil", API + 1),
+        (200, 201, "cpu", API),
+        (201, 300, "gil", API + 1),
+        (300, 301, "cpu", API),
+        (301, 400, "gil", API + 1),
+        (400, 500, "cpu", API),
+    ]
+
+
+def test_a_holder_of_the_interpreter_lock_is_not_followed_into_a_sleep() -> None:
+    r = gil_recording()
+    r.wait(API, 100, 400, kind=WaitKind.FUTEX, op=PRIVATE | BITSET, arg=GIL,
+           waker=API + 1, waker_tgid=API)  # fmt: skip
+    r.wait(API + 1, 50, 300, tgid=API, kind=WaitKind.SLEEP, flags=WaitFlag.WAKE_TIMER, waker=1)
+    r.wait(API + 2, 1, 20, tgid=API)
+    path = walked(r, API, 50, 500)
+    assert (300, 400, "gil", API + 1) in path
+    assert (100, 300, "gil", API + 2) in path  # the thread of the process that was on a CPU
+    assert path[0] == (50, 100, "cpu", API)
+
+
+def queue(
+    r: Recording, seq: int, writer: tuple[int, int, int], reader: tuple[int, int, int]
+) -> None:
+    tid, start, end = writer
+    r.add("queue_msg", 4 if tid == CORE else 5, tid=tid, queue="q", op=QueueOp.WRITE, seq=seq,
+          start_ns=start, ready_ns=start, end_ns=end)  # fmt: skip
+    tid, start, ready = reader
+    r.add("queue_msg", 4 if tid == CORE else 5, tid=tid, queue="q", op=QueueOp.READ, seq=seq,
+          start_ns=start, ready_ns=ready, end_ns=ready)  # fmt: skip
+
+
+def three() -> Recording:
+    return two().process(5, WORKER, "worker")
+
+
+def test_a_polled_queue_hands_the_path_to_the_writer_when_it_wrote() -> None:
+    r = three()
+    queue(r, 1, (WORKER, 5_000, 6_000), (CORE, 2_000, 6_400))
+    for tid in (CORE, WORKER, API):
+        r.wait(tid, 1, 10)
+    assert walked(r, CORE, 1_000, 7_000) == [
+        (1_000, 6_000, "cpu", WORKER),
+        (6_000, 6_400, "spin-handoff", CORE),
+        (6_400, 7_000, "cpu", CORE),
+    ]
+
+
+def test_a_reader_preempted_after_the_message_was_there_is_preempted() -> None:
+    r = three()
+    queue(r, 1, (WORKER, 5_000, 6_000), (CORE, 2_000, 9_000))
+    r.wait(CORE, 5_500, 8_500, kind=WaitKind.PREEMPTED, waker=API, wake=5_500)
+    for tid in (CORE, WORKER, API):
+        r.wait(tid, 1, 10)
+    assert walked(r, CORE, 4_000, 9_500) == [
+        (4_000, 6_000, "cpu", WORKER),
+        (6_000, 8_500, "preempted", CORE),
+        (8_500, 9_000, "spin-handoff", CORE),
+        (9_000, 9_500, "cpu", CORE),
+    ]
+
+
+def test_a_poll_without_its_write_is_unexplained_never_cpu() -> None:
+    r = three()
+    r.add("queue_msg", 4, tid=CORE, queue="q", op=QueueOp.READ, seq=9, start_ns=2_000,
+          ready_ns=8_000, end_ns=8_000)  # fmt: skip
+    r.wait(CORE, 1, 10)
+    assert walked(r, CORE, 1_000, 9_000) == [
+        (1_000, 2_000, "cpu", CORE),
+        (2_000, 8_000, "unexplained", CORE),
+        (8_000, 9_000, "cpu", CORE),
+    ]
+
+
+def test_an_untraced_waker_ends_the_walk_with_its_own_kind() -> None:
+    r = two().wait(API, 100, 500, waker=999, waker_tgid=999, wake=450)
+    assert walked(r, API, 50, 600) == [
+        (50, 100, "cpu", API),
+        (100, 450, "external", API),
+        (450, 500, "run-queue", API),
+        (500, 600, "cpu", API),
+    ]
+
+
+def test_softirq_inside_a_send_is_a_message_and_otherwise_the_network() -> None:
+    sent = two().wait(API, 100, 500, waker=CORE, flags=WaitFlag.WAKE_SOFTIRQ, waker_syscall=44)
+    sent.wait(CORE, 1, 10)
+    assert walked(sent, API, 50, 600)[0] == (50, 500, "cpu", CORE)
+    bare = two().wait(API, 100, 500, waker=CORE, flags=WaitFlag.WAKE_SOFTIRQ, waker_syscall=-1)
+    bare.wait(CORE, 1, 10)
+    assert (100, 500, "network", API) in walked(bare, API, 50, 600)
+
+
+def test_page_faults_are_cut_out_of_cpu_time() -> None:
+    r = two().wait(API, 10, 20)
+    r.add("fault", 2, tid=API, tgid=API, start_ns=100, end_ns=150)
+    assert walked(r, API, 50, 200) == [
+        (50, 100, "cpu", API),
+        (100, 150, "page-fault", API),
+        (150, 200, "cpu", API),
+    ]
+
+
+def test_where_waits_were_lost_running_proves_nothing() -> None:
+    r = two().wait(API, 10, 20)
+    r.add("loss", 1, t_ns=180, since_ns=120, hop="bpf.ring", count=3)
+    assert walked(r, API, 50, 200) == [
+        (50, 120, "cpu", API),
+        (120, 180, "unobserved", API),
+        (180, 200, "cpu", API),
+    ]
+
+
+def test_before_tracing_began_nothing_was_observed() -> None:
+    r = Recording().process(3, API, "api", since=100).wait(API, 150, 160)
+    assert walked(r, API, 0, 200)[0] == (0, 100, "unobserved", API)
+
+
+def test_threads_that_name_each_other_end_as_unexplained() -> None:
+    r = two()
+    r.wait(API, 100, 500, waker=CORE)
+    r.wait(CORE, 90, 510, waker=API)
+    path = walked(r, API, 50, 500)
+    assert sum(b - a for a, b, _, _ in path) == 450
+
+
+times = st.integers(0, 3000)
+waits = st.tuples(
+    st.sampled_from((API, API + 1, CORE, CORE + 1, WORKER)),
+    times,
+    st.integers(1, 400),
+    st.integers(0, 100),
+    st.sampled_from(tuple(WaitKind)),
+    st.sampled_from((0, API, API + 1, CORE, CORE + 1, WORKER, 999)),
+    st.integers(0, 255),
+    st.sampled_from((0, 9, 6, 128, 137)),
+    st.sampled_from((0, GIL, GIL + 8)),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    rows=st.lists(waits, max_size=60),
+    faults=st.lists(
+        st.tuples(st.sampled_from((API, CORE)), times, st.integers(1, 200)), max_size=8
+    ),
+    reads=st.lists(st.tuples(times, times, times, st.booleans()), max_size=8),
+    losses=st.lists(st.tuples(times, times), max_size=3),
+    spans=st.lists(
+        st.tuples(st.sampled_from((API, CORE)), times, st.integers(1, 500)), max_size=12
+    ),
+    legs=st.lists(
+        st.tuples(
+            st.sampled_from((API, CORE, WORKER, 7)), times, times, st.lists(times, max_size=4)
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+)
+def test_any_input_is_tiled_exactly(rows, faults, reads, losses, spans, legs) -> None:  # type: ignore[no-untyped-def]
+    r = gil_recording().process(5, WORKER, "worker")
+    for tid, start, length, back, kind, waker, flags, op, arg in rows:
+        wake = max(0, start + length - back)
+        tgid = tid - tid % 100
+        r.wait(tid, start, start + length, wake=wake, kind=kind, waker=waker, tgid=tgid,
+               waker_tgid=waker - waker % 100, flags=WaitFlag(flags), op=op, arg=arg)  # fmt: skip
+    for tid, start, length in faults:
+        r.add("fault", 2, tid=tid, tgid=tid, start_ns=start, end_ns=start + length)
+    for seq, (start, length, write, forward) in enumerate(reads, 1):
+        start *= 3
+        pair = (CORE, WORKER) if forward else (WORKER, CORE)
+        queue(r, seq, (pair[0], write, write), (pair[1], start, start + length + 2000))
+    for since, length in losses:
+        r.add("loss", 1, since_ns=since, t_ns=since + length, hop="bpf.ring", count=1)
+    for tid, start, length in spans:
+        r.add("span", 3, tid=tid, name="x", start_ns=start, end_ns=start + length)
+    states = states_.build(r.capture())
+    specs = [
+        LegSpec(states.threads.one(tid), min(a, b), max(a, b), tuple(sorted(cuts)))
+        for tid, a, b, cuts in legs
+    ]
+    paths = Walker(states).walk(specs)
+    for k, spec in enumerate(specs):
+        rows_ = paths.leg(k)
+        assert int((rows_["end"] - rows_["start"]).sum()) == spec.end_ns - spec.start_ns
+        if spec.end_ns > spec.start_ns:
+            assert rows_["start"][0] == spec.start_ns
+            assert rows_["end"][-1] == spec.end_ns
+            assert (rows_["end"][:-1] == rows_["start"][1:]).all()
+            assert (rows_["end"] > rows_["start"]).all()
+        for row in rows_:
+            crossed = [c for c in spec.cuts_ns if row["start"] < c < row["end"]]
+            assert not crossed
+
+
+def test_unexplained_and_unobserved_are_categories_of_their_own() -> None:
+    assert CATEGORIES.index(Category.UNOBSERVED) == 14
+    assert CATEGORIES.index(Category.UNEXPLAINED) == 15
+    assert CATEGORIES.index(Category.SPIN_HANDOFF) == 4
+    assert CATEGORIES.index(Category.RUN_QUEUE) == 5
+    assert CATEGORIES.index(Category.PREEMPTED) == 6
+    assert CATEGORIES.index(Category.PAGE_FAULT) == 9
