@@ -329,6 +329,8 @@ class Describer:
         else:
             kind = wait_name(self._s.waits.table, evidence).partition(" ")[0]
         verb = "held by" if mode in (_MODE_RETURN, _MODE_GIL) else "woken by"
+        if ekind == _EVIDENCE_QUEUE:
+            verb = "message from"
         detail = f"while {doing}" if doing else ""
         cause = Cause(verb, self.actor(to), detail)
         return Wait(start, end, self.actor(waiter), kind, cause, phase)

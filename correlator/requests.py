@@ -271,13 +271,23 @@ def _request(
         tokens=tokens,
         tokens_in=_value(first, Anchor.ADMITTED, Anchor.SENT, Anchor.TOKENISED),
         tokens_out=counts.get(TokenPlace.ENGINE, produced or counts.get(TokenPlace.FRONTEND)),
-        must_sample=sum(m for _, _, m in in_steps),
+        must_sample=_must_sample(in_steps, tokens),
         legs=legs,
         ttft_legs=_ttft_legs(steps, legs, engine, tokens, arrival),
         cuts=cuts,
         first_token_ns=first_token,
         checks=tuple(checks),
     )
+
+
+def _must_sample(in_steps: list[tuple[int, int, int]], tokens: tuple[Token, ...]) -> int:
+    """Rows that had to sample, up to the step of the last token.
+
+    With asynchronous scheduling one more row may be computed after a stop token; its sample
+    is discarded by design.
+    """
+    last = max((token.step for token in tokens), default=-1)
+    return sum(must for i, _, must in in_steps if last < 0 or i <= last)
 
 
 def _value(first: dict[Anchor, Mark], *anchors: Anchor) -> int | None:

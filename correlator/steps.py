@@ -86,6 +86,8 @@ class Steps:
         prefill_tokens, prefill_rows: From the rowset; -1: unknown.
         row_owner, row_index: Every row of every step: index of the step, row of the rowsets.
         row_age: Steps since the rowset was stated, per row.
+        out_owner, out_index: The same for rows that produced output.
+        call_off, call_start_ns, call_end_ns: The workers' calls, by step, sorted by start.
     """
 
     stream: I64
@@ -109,8 +111,9 @@ class Steps:
     row_age: I64
     out_owner: I64
     out_index: I64
-    worker_start_ns: I64
-    worker_end_ns: I64
+    call_off: I64
+    call_start_ns: I64
+    call_end_ns: I64
     missing_begin: int
     missing_end: int
     missing_rows: int
@@ -126,6 +129,13 @@ class Steps:
         if prefill < 0:
             return "unknown"
         return "decode" if prefill == 0 else "prefill" if prefill >= rows else "mixed"
+
+    def worker_ns(self, i: int) -> int | None:
+        """Busy union of the workers' calls for a step; ``None`` if none was recorded."""
+        low, high = int(self.call_off[i]), int(self.call_off[i + 1])
+        if low == high:
+            return None
+        return busy_union_ns(self.call_start_ns[low:high], self.call_end_ns[low:high])
 
     def end_ns(self, i: int) -> int:
         """Update's end, or the best known end before it; 0: still in flight."""
@@ -166,7 +176,7 @@ def build(capture: Capture, sets: Rowsets) -> Steps:
     known = found >= 0
     update_at = update.select(np.unique(_keyed(update), return_index=True)[1])
     out_owner, out_index = _outputs(keys, update_at, sets)
-    first, last = _worker_windows(keys, begin["stream"], worker)
+    call_off, call_start, call_end = _worker_calls(keys, begin["stream"], worker)
     sched = begin["sched_start_ns"]
     status = _pick(keys, end, "status")
     return Steps(
@@ -191,8 +201,9 @@ def build(capture: Capture, sets: Rowsets) -> Steps:
         row_age=age,
         out_owner=out_owner,
         out_index=out_index,
-        worker_start_ns=first,
-        worker_end_ns=last,
+        call_off=call_off,
+        call_start_ns=call_start,
+        call_end_ns=call_end,
         missing_begin=int((~np.isin(_keyed(end), keys)).sum()),
         missing_end=int((_pick(keys, end, "end_ns") == 0).sum()),
         missing_rows=int((~known & (begin["rows"] > 0)).sum()),
@@ -201,7 +212,6 @@ def build(capture: Capture, sets: Rowsets) -> Steps:
 
 def _outputs(keys: I64, update: Table, sets: Rowsets) -> tuple[I64, I64]:
     """Rows that produced output: index of the step, row of the rowsets."""
-    at = np.searchsorted(keys, _keyed(update))
     order = np.argsort(keys, kind="stable")
     at = np.searchsorted(keys[order], _keyed(update))
     at = order[np.minimum(at, max(0, len(keys) - 1))] if len(keys) else at
@@ -211,26 +221,28 @@ def _outputs(keys: I64, update: Table, sets: Rowsets) -> tuple[I64, I64]:
     return at[owner].astype(np.int64), index
 
 
-def _worker_windows(keys: I64, stream: NDArray[np.generic], worker: Table) -> tuple[I64, I64]:
-    """First start and last end of the workers' calls for each step; 0: none.
+def _worker_calls(keys: I64, stream: NDArray[np.generic], worker: Table) -> tuple[I64, I64, I64]:
+    """The workers' calls sorted by step and start, and each step's first.
 
     Workers know the engine's step number but write streams of their own, so the join is by
     number alone; with several engine cores in one recording it is left out.
     """
     n = len(keys)
-    zero = np.zeros(n, np.int64)
     if not len(worker) or len(np.unique(stream)) != 1:
-        return zero, zero
+        empty = np.zeros(0, np.int64)
+        return np.zeros(n + 1, np.int64), empty, empty
     number = keys & ((1 << 44) - 1)
     order = np.argsort(number, kind="stable")
     at = np.minimum(np.searchsorted(number[order], worker["step"].astype(np.int64)), n - 1)
     at = order[at]
     good = number[at] == worker["step"].astype(np.int64)
-    first = np.full(n, np.iinfo(np.int64).max, np.int64)
-    last = zero.copy()
-    np.minimum.at(first, at[good], worker["start_ns"][good])
-    np.maximum.at(last, at[good], worker["end_ns"][good])
-    return np.where(last > 0, first, 0), last
+    at, worker = at[good], worker.select(good)
+    by = np.lexsort((worker["start_ns"], at))
+    return (
+        np.searchsorted(at[by], np.arange(n + 1)).astype(np.int64),
+        worker["start_ns"][by].astype(np.int64),
+        worker["end_ns"][by].astype(np.int64),
+    )
 
 
 def busy_union_ns(start: NDArray[np.generic], end: NDArray[np.generic]) -> int:

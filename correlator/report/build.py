@@ -119,7 +119,7 @@ class Run:
                 max(0, int(s.prefill_tokens[i])),
                 int(s.waiting[i]),
                 steps_.status_name(int(s.status[i])),
-                self._worker_ns(i),
+                s.worker_ns(i),
                 words,
             )
             for i, words in zip(chosen, longest, strict=True)
@@ -196,7 +196,7 @@ class Run:
             tuple(self.capture.strings[r] for r in rows.tolist()),
             tuple(segments),
             tuple(waits[:MAX_WAITS]),
-            self._worker_ns(i),
+            s.worker_ns(i),
             self.ledger,
         )
 
@@ -246,13 +246,6 @@ class Run:
         s = self.steps_
         thread = self.states.threads.one(int(s.tid[i]))
         return LegSpec(thread, int(s.sched_ns[i]), s.end_ns(i), (int(s.sched_ns[i]),))
-
-    def _worker_ns(self, i: int) -> int | None:
-        """Busy union of the workers' calls of a step."""
-        s = self.steps_
-        if not s.worker_end_ns[i]:
-            return None
-        return int(s.worker_end_ns[i] - s.worker_start_ns[i])
 
     def _longest(self, legs: list[LegSpec]) -> list[str]:
         paths = self._walker.walk(legs)

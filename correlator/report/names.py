@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
 CUT = "…"
 
-# Controls, formats (among them the bidirectional ones), surrogates, private use, unassigned,
-# line and paragraph separators, and marks, of which any number piles up on one cell.
-_UNFIT = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Mn", "Me", "Mc"})
+# Marks: any number of them piles up on one cell.
+_MARKS = frozenset({"Mn", "Me", "Mc"})
 
 
 def _escape(letter: str) -> str:
-    if unicodedata.category(letter) not in _UNFIT:
+    # Not printable are controls, formats (among them those that turn the text around), surrogates,
+    # private and unassigned letters, and every separator but the blank.
+    if letter.isprintable() and unicodedata.category(letter) not in _MARKS:
         return letter
     point = ord(letter)
     if point < 0x100:

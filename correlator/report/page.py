@@ -24,7 +24,7 @@ LABEL_WIDTH = 12
 _NAME_WIDTH = len(Category.SPIN_HANDOFF)
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 # What a terminal without Unicode shows in place of the few letters beyond ASCII used here.
-_PLAIN = str.maketrans({"█": "#", "…": "~", "·": "-", **dict.fromkeys(_EIGHTHS[1:], "")})
+_PLAIN = str.maketrans({"█": "#", "…": "~", "·": "-", **dict.fromkeys(_EIGHTHS[1:], " ")})
 
 STYLES: dict[str, str] = {
     Category.CPU: "green",
@@ -73,13 +73,21 @@ class TextOptions:
     top: int = 3
 
 
+class _Console(Console):
+    """A console that leaves a closed pipe to the caller; rich would end the program."""
+
+    def on_broken_pipe(self) -> None:
+        """Let the error through that rich, which calls this while it handles it, would eat."""
+        raise
+
+
 class Page:
     """Writes lines that never exceed the width and hold nothing a terminal would act on."""
 
     def __init__(self, out: IO[str], options: TextOptions) -> None:
         self.options = options
         self.width = max(options.width, NARROWEST)
-        self._console = Console(
+        self._console = _Console(
             file=out,
             width=self.width,
             color_system="standard" if options.color else None,
@@ -122,6 +130,13 @@ class Page:
         """A label and a sentence that is wrapped between its words."""
         self.labelled(label, text.split(), style, between=" ")
 
+    def wrapped(self, lead: Sequence[Part], text: str) -> None:
+        """A sentence behind a lead, wrapped between its words and indented as far as the lead."""
+        width = sum(width_of(part if isinstance(part, str) else part[0]) for part in lead)
+        for line in wrap_items(safe(text).split(), self.width - width, between=" ") or [""]:
+            self.line(*lead, line)
+            lead = [" " * width]
+
 
 def bar(part: int, whole: int, width: int) -> str:
     """A bar of ``width`` cells at most, an eighth of a cell fine."""
@@ -162,7 +177,7 @@ def _column(pairs: Sequence[tuple[str, int]], scale: units.Scale, width: int) ->
     return rows
 
 
-def bars(page: Page, *columns: Sequence[tuple[str, int]], rows: int = 7) -> None:
+def bars(page: Page, *columns: Sequence[tuple[str, int]], rows: int = 8) -> None:
     """Blocks of bars beside each other, or below each other where the page is narrow.
 
     Args:

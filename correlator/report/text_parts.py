@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpucorrelate.correlator.report import digest, units
 from gpucorrelate.correlator.report.names import pad, rjust, width_of, wrap_items
-from gpucorrelate.correlator.report.page import BAD, DIM, GOOD, HEAD, STYLES
+from gpucorrelate.correlator.report.page import BAD, DIM, GOOD, HEAD, LABEL_WIDTH, STYLES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,8 +55,8 @@ def check_sum(page: Page, segments: Sequence[Segment], start_ns: int, end_ns: in
         page.line((f"THE SEGMENTS DO NOT ADD UP: {error}; please report this", BAD))
 
 
-def waits(page: Page, found: Sequence[Wait]) -> None:
-    """The longest waits, each with who caused it."""
+def waits(page: Page, found: Sequence[Wait], whole_ns: int) -> None:
+    """The longest waits, each with who caused it; says when others are left out that count."""
     groups = digest.wait_groups(found)
     if not groups:
         page.line(("  waits  ", HEAD), "none on the path")
@@ -70,7 +70,7 @@ def waits(page: Page, found: Sequence[Wait]) -> None:
     for group in shown:
         _wait(page, label, group, widths)
         label = " " * len(label)
-    if rest:
+    if rest and rest[0].longest.length_ns * 100 >= whole_ns:
         longest = units.duration(rest[0].longest.length_ns)
         more = units.plural(len(rest), "more cause")
         page.line((f"{label}{more}, no wait longer than {longest}", DIM))
@@ -90,7 +90,10 @@ def _wait(page: Page, label: str, group: digest.WaitGroup, widths: tuple[int, in
 
 
 def holders(page: Page, segments: Sequence[Segment]) -> None:
-    """Who held the path how long, with what, and the longest stretch of each."""
+    """Who held the path how long, with what, and the longest stretch of each.
+
+    Those beyond the first few are left out; together they are mentioned from 1% on.
+    """
     whole_ns = digest.length(segments)
     found = digest.holders(segments)
     shown, rest = found[: page.options.top], found[page.options.top :]
@@ -108,8 +111,8 @@ def holders(page: Page, segments: Sequence[Segment]) -> None:
         room = page.width - len(label) - width_of(lead)
         page.line((label, HEAD), (lead, style), _parts(holder, room))
         label = " " * len(label)
-    if rest:
-        summed = sum(holder.length_ns for holder in rest)
+    summed = sum(holder.length_ns for holder in rest)
+    if summed * 100 >= whole_ns:
         others = units.plural(len(rest), "more actor")
         share = units.share(summed, whole_ns)
         page.line((f"{label}{others}, {units.duration(summed)}, {share}", DIM))
@@ -161,17 +164,20 @@ def unknown(page: Page, segments: Sequence[Segment], ledger: Ledger) -> None:
     whole_ns = digest.length(segments)
     parts = digest.unknown_parts(segments)
     summed = sum(part.length_ns for part in parts)
-    if not parts:
+    if not segments:
+        page.labelled("unknown", ["everything: nothing was recorded of it"])
+    elif not parts:
         page.labelled("unknown", ["none: every nanosecond has a holder and a cause"])
     else:
+        shown = 3 if summed * 100 >= whole_ns else 1
         said = [
             f"{part.category.value} {units.duration(part.length_ns)} in {part.phase.value}"
             f" on {part.label} ({part.reason or 'no reason recorded'})"
-            for part in parts[:3]
+            for part in parts[:shown]
         ]
-        if len(parts) > 3:
-            rest = sum(part.length_ns for part in parts[3:])
-            said.append(f"{units.plural(len(parts) - 3, 'more stretch', 'more stretches')} "
+        if len(parts) > shown:
+            rest = sum(part.length_ns for part in parts[shown:])
+            said.append(f"{units.plural(len(parts) - shown, 'more stretch', 'more stretches')} "
                         f"{units.duration(rest)}")  # fmt: skip
         whole = units.share(summed, whole_ns)
         page.worded("unknown", f"{whole} of wall, {units.duration(summed)}: {', '.join(said)}")
@@ -179,7 +185,7 @@ def unknown(page: Page, segments: Sequence[Segment], ledger: Ledger) -> None:
         page.labelled("not covered", ledger.missing, between="; ")
 
 
-def ledger(page: Page, counts: Ledger) -> None:
+def ledger(page: Page, counts: Ledger, lines: int = 2) -> None:
     """What the report rests on, in a line or two; what was lost or does not match stands out."""
     bad = [line for line in counts.lines if line.bad and line.count]
     for line in bad[:4]:
@@ -187,15 +193,14 @@ def ledger(page: Page, counts: Ledger) -> None:
         page.worded("LOST/WRONG", f"{line.name} {line.count:,}{note}", style=BAD)
     if len(bad) > 4:
         page.labelled("LOST/WRONG", [f"and {len(bad) - 4} more kinds of loss"], style=BAD)
-    good = [f"{line.name} {line.count:,}" for line in counts.lines if not line.bad]
-    checked = sum(1 for line in counts.lines if line.bad)
     if not counts.lines:
         page.labelled("ledger", ["empty: nothing says what this rests on"], style=BAD)
         return
+    items = [f"{line.name} {line.count:,}" for line in counts.lines if line.count and not line.bad]
     if not bad:
-        good.append(f"nothing lost, nothing mismatched ({units.plural(checked, 'check')})")
-    lines = wrap_items(good, page.width - 12)
-    lead: Part = (pad("ledger", 12), HEAD)
-    for text in lines[:2] if len(lines) <= 2 or bad else [*lines[:1], lines[-1]]:
-        page.line(lead, text)
-        lead = " " * 12
+        checks = units.plural(sum(line.bad for line in counts.lines), "check")
+        items.insert(0, f"nothing lost, nothing mismatched ({checks})")
+    lead: Part = (pad("ledger", LABEL_WIDTH), HEAD)
+    for text in wrap_items(items, page.width - LABEL_WIDTH)[:lines]:
+        page.line(lead, text.rstrip(","))
+        lead = " " * LABEL_WIDTH

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from gpucorrelate.correlator.report.values import RequestReport, Segment, Wait
 
+# Rows of bars: as many as there are phases, for they are what differs from request to request.
+_CATEGORIES, _ROWS = 5, 9
+
 
 def render_request(
     report: RequestReport, out: IO[str], options: TextOptions | None = None
@@ -32,7 +35,7 @@ def render_request(
     _tokens(page, report)
     text_parts.unknown(page, report.segments, report.ledger)
     _boundaries(page, report)
-    text_parts.ledger(page, report.ledger)
+    text_parts.ledger(page, report.ledger, lines=1)
     _checks(page, report)
 
 
@@ -45,10 +48,9 @@ def _header(page: Page, report: RequestReport) -> None:
         (report.status, text_parts.status_style(report.status)),
     )
     items = [f"wall {units.duration(report.wall_ns, 4)}"]
+    seen = "" if report.tokens else " (no token seen)"
     ttft = report.ttft_ns
-    items.append(
-        f"TTFT {units.duration(ttft, 4)}" if ttft is not None else "TTFT ? (no token seen)"
-    )
+    items.append(f"TTFT {units.duration(ttft, 4)}{seen if ttft is None else ''}")
     gaps = sorted(report.itl_ns)
     if gaps:
         items.append(
@@ -96,9 +98,11 @@ def _where(page: Page, report: RequestReport) -> None:
 
 def _block(page: Page, title: str, segments: Sequence[Segment], waits: Sequence[Wait]) -> None:
     length = units.duration(digest.length(segments), 4)
-    page.heading(title, f"{length}, and shares of it, by phase and by category")
-    bars(page, digest.by_phase(segments), digest.by_category(segments))
-    text_parts.waits(page, waits)
+    page.heading(title, f"{length}, and shares of it by phase and category")
+    phases = digest.by_phase(segments)
+    rows = min(max(len(phases), _CATEGORIES), _ROWS)
+    bars(page, phases, digest.by_category(segments), rows=rows)
+    text_parts.waits(page, waits, digest.length(segments))
     text_parts.holders(page, segments)
 
 
@@ -110,18 +114,21 @@ def _tokens(page: Page, report: RequestReport) -> None:
         page.worded(
             "longest gap",
             f"{units.duration(gap.length_ns)} before token {gap.index}{_step(gap.step)}: "
-            f"{text_parts.mostly(inside)}",
+            f"{text_parts.mostly(inside, actors=1)}",
         )
     if leg is not None:
         there = "transport" if leg.written_ns is not None else "frontend (no chunk seen)"
-        parts = [f"{name.value} {units.duration(ns)}" for name, ns in leg.by_category[:3]]
+        what = "not walked"
         if leg.worst is not None:
-            worst = f"{leg.worst.category.value} {units.duration(leg.worst.length_ns)}"
-            parts.append(f"longest {worst} on {leg.worst.actor.label}")
+            length = units.duration(leg.worst.length_ns)
+            what = f"longest {leg.worst.category.value} {length} on {leg.worst.actor.label}"
+        elif leg.by_category:
+            category, length_ns = leg.by_category[0]
+            what = f"mostly {category.value} {units.duration(length_ns)}"
         page.worded(
             "slowest out",
-            f"{units.duration(leg.length_ns)} for token {leg.index}{_step(leg.step)} from engine "
-            f"to {there}: {', '.join(parts) or 'not walked'}",
+            f"{units.duration(leg.length_ns)} for token {leg.index}{_step(leg.step)}, "
+            f"engine to {there}: {what}",
         )
 
 

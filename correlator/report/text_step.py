@@ -43,7 +43,7 @@ def render_step(report: StepReport, out: IO[str], options: TextOptions | None = 
     length = units.duration(report.wall_ns, 4)
     page.heading("schedule start to update end", f"{length}, shares of it by category and span")
     bars(page, digest.by_category(report.segments), _by_span(report.segments))
-    text_parts.waits(page, report.waits)
+    text_parts.waits(page, report.waits, report.wall_ns)
     text_parts.holders(page, report.segments)
     page.line()
     text_parts.unknown(page, report.segments, report.ledger)

@@ -44,7 +44,7 @@ def render_summary(summary: RunSummary, out: IO[str], options: TextOptions | Non
     length_ns = summary.end_ns - summary.start_ns
     page.line(
         ("recording ", HEAD),
-        f"{units.duration(length_ns)}, {units.plural(summary.requests, 'request')}, "
+        f"of {units.duration(length_ns)}: {units.plural(summary.requests, 'request')}, "
         f"{units.plural(summary.steps, 'step')}, "
         f"{units.plural(summary.tokens_out, 'token')} out{_rate(summary.tokens_out, length_ns)}",
     )

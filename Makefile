@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+# Every target does its own set-up and may be repeated; 'make help' lists them.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+VENV ?= .venv
+ENGINE_VERSION ?= 0.32.0
+ENGINE_VENV ?= .venv-engine
+OLD_ENGINE_VERSION ?= 0.28.0
+OLD_ENGINE_VENV ?= .venv-engine-$(OLD_ENGINE_VERSION)
+DEMO_OUT ?= demo-out
+BENCH_OUT ?= bench-out
+PYTEST_ARGS ?=
+
+PY := $(VENV)/bin/python
+export GPUCORRELATE_ENGINE_VENV = $(abspath $(ENGINE_VENV))
+
+.PHONY: help
+help: ## what can be made
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+.PHONY: packages
+packages: ## compilers, libbpf and Python's venv, from the system's packages
+	@scripts/system_packages.sh
+
+$(VENV)/.ready: pyproject.toml setup.py scripts/venv.sh | packages
+	@scripts/venv.sh $(VENV)
+
+.PHONY: venv
+venv: $(VENV)/.ready ## the development environment
+
+# setup.py knows how; make only knows when.
+NATIVE_SOURCES := $(wildcard probes/ebpf/*.bpf.c probes/ebpf/*.h probes/ebpf/build.py correlator/native/*.c correlator/native/*.h)
+.cache/native: $(NATIVE_SOURCES) setup.py $(VENV)/.ready
+	@mkdir -p .cache
+	@$(PY) setup.py -q build_native --inplace
+	@touch $@
+
+.PHONY: native
+native: .cache/native ## the BPF objects and the C core, in the source tree
+
+.PHONY: engine-venv
+engine-venv: packages ## an environment with a real vLLM on CPU, for tests and the demo
+	@scripts/engine_venv.sh $(ENGINE_VERSION) $(ENGINE_VENV)
+
+.PHONY: old-engine-venv
+old-engine-venv: packages ## the same with the older engine that is tested too
+	@scripts/engine_venv.sh $(OLD_ENGINE_VERSION) $(OLD_ENGINE_VENV)
+
+.PHONY: demo
+demo: venv native engine-venv ## a real engine, traced: where every microsecond of its requests went
+	@$(PY) -m scripts.demo --out $(DEMO_OUT)
+
+.PHONY: test
+test: venv native engine-venv ## everything but the slow tests
+	@$(PY) -m pytest -m "not slow" $(PYTEST_ARGS)
+
+.PHONY: test-unit
+test-unit: venv native ## what runs anywhere, in seconds
+	@$(PY) -m pytest -m "not slow and not kernel and not engine and not system" $(PYTEST_ARGS)
+
+.PHONY: test-slow
+test-slow: venv native engine-venv old-engine-venv ## all tests, every engine profile, both engine versions
+	@$(PY) -m pytest $(PYTEST_ARGS)
+	@GPUCORRELATE_ENGINE_VENV=$(abspath $(OLD_ENGINE_VENV)) $(PY) -m pytest -m engine tests/engine $(PYTEST_ARGS)
+
+.PHONY: lint
+lint: venv native ## format, lint, types, import contracts, generated files
+	@scripts/lint.sh $(VENV)
+
+.PHONY: gen
+gen: venv ## regenerate the C header and docs/events.md from the schema
+	@$(PY) -m gpucorrelate.probes.wire.cgen
+
+.PHONY: bench
+bench: venv native engine-venv ## throughput and overhead, beside other tools in the same run
+	@scripts/bench_packages.sh
+	@$(PY) -m tests.bench --out $(BENCH_OUT)
+
+.PHONY: build
+build: venv ## wheel and sdist in dist/
+	@$(PY) -m build --outdir dist .
+
+.PHONY: clean
+clean: ## what was built, not the environments
+	rm -rf build dist *.egg-info .cache/native correlator/native/*.so probes/ebpf/*.bpf.o demo-out bench-out

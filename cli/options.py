@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options that several commands share, each declared once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+# Whether it is there and may be read is found out, and said, by whoever opens it.
+_PATH = click.Path(path_type=Path, readable=False)
+
+TEXT, JSON = "text", "json"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the events of a report come from.
+
+    Attributes:
+        file: A recording; None means the daemon.
+        session: A session of the daemon; empty means its newest.
+        control: The daemon's control socket; None means the usual place.
+    """
+
+    file: Path | None
+    session: str
+    control: Path | None
+
+
+@dataclass(frozen=True)
+class Look:
+    """How text is to look: what the terminal says unless the user says otherwise."""
+
+    width: int | None
+    color: str
+    top: int
+
+
+control_option = click.option(
+    "--control",
+    metavar="SOCKET",
+    type=_PATH,
+    help="The daemon's control socket. [default: $GPUCORRELATE_CONTROL, else "
+    "/run/gpucorrelate/control.sock]",
+)
+
+format_option = click.option(
+    "--format",
+    "form",
+    type=click.Choice([TEXT, JSON]),
+    default=TEXT,
+    show_default=True,
+    help="json: integer nanoseconds, null for what is unknown; lists are one document a line.",
+)
+
+strict_option = click.option(
+    "--strict",
+    is_flag=True,
+    help="Exit with 8 when the recording lost something or does not match.",
+)
+
+since_option = click.option(
+    "--since",
+    metavar="TIME",
+    default="",
+    help="From then on: 30s, 5m, 2h before the recording's end; 1234.567 seconds or "
+    "1234567000000 ns of CLOCK_MONOTONIC.",
+)
+
+until_option = click.option(
+    "--until", metavar="TIME", default="", help="Up to then; written like --since."
+)
+
+
+def source_options(command: F) -> F:
+    """Adds the FILE argument, ``--session`` and ``--control``; passes them as ``source``."""
+
+    @click.argument("file", required=False, type=_PATH)
+    @click.option(
+        "--session", default="", metavar="ID", help="A session of the daemon. [default: newest]"
+    )
+    @control_option
+    @wraps(command)
+    def wrapped(
+        *args: Any,  # noqa: ANN401 - passed on as they are
+        file: Path | None,
+        session: str,
+        control: Path | None,
+        **more: Any,  # noqa: ANN401
+    ) -> Any:  # noqa: ANN401
+        if file is not None and session:
+            raise click.UsageError("give a FILE or --session, not both")
+        return command(*args, source=Source(file, session, control), **more)
+
+    return wrapped  # type: ignore[return-value]
+
+
+def look_options(command: F) -> F:
+    """Adds ``--width``, ``--color`` and ``--top``; passes them as ``look``."""
+
+    @click.option(
+        "--width", type=click.IntRange(60, 1000), help="Columns of text. [default: the terminal's]"
+    )
+    @click.option(
+        "--color",
+        type=click.Choice(["auto", "always", "never"]),
+        default="auto",
+        help="[default: auto, on a terminal unless NO_COLOR is set]",
+    )
+    @click.option(
+        "--top",
+        type=click.IntRange(1, 1000),
+        default=3,
+        show_default=True,
+        help="Rows of each list within a report.",
+    )
+    @wraps(command)
+    def wrapped(
+        *args: Any,  # noqa: ANN401 - passed on as they are
+        width: int | None,
+        color: str,
+        top: int,
+        **more: Any,  # noqa: ANN401
+    ) -> Any:  # noqa: ANN401
+        return command(*args, look=Look(width, color, top), **more)
+
+    return wrapped  # type: ignore[return-value]

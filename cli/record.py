@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``gpucorrelate record``: a recording in a file of your own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from gpucorrelate.cli.command import Command
+from gpucorrelate.cli.moments import duration_s
+from gpucorrelate.cli.options import control_option
+from gpucorrelate.cli.output import note
+from gpucorrelate.cli.source import client_of
+from gpucorrelate.probes.wire.errors import UsageError
+
+
+@click.command(
+    cls=Command,
+    short_help="Record an engine to a file that any machine can report.",
+    examples=(
+        "gpucorrelate record -o bad.gpcf --pid 4700 --duration 60s",
+        "gpucorrelate record -o now.gpcf --session 20260101-120000-4700",
+    ),
+)
+@click.option("-o", "--output", type=click.Path(path_type=Path), required=True, metavar="FILE")
+@click.option(
+    "--pid", "pids", type=click.IntRange(1), multiple=True, help="Any process of the engine."
+)
+@click.option("--session", metavar="ID", help="Copy a session that there is; attach nothing.")
+@click.option("--duration", metavar="TIME", help="Stop after this long: 30s, 5m, or seconds.")
+@click.option("--force", is_flag=True, help="Write over a FILE that exists.")
+@control_option
+def record(
+    *,
+    output: Path,
+    pids: tuple[int, ...],
+    session: str | None,
+    duration: str | None,
+    force: bool,
+    control: Path | None,
+) -> int:
+    """Record an engine to a file that any machine can report.
+
+    Needs the daemon, and to be root or the user the engine runs as. Follows until Ctrl-C, until
+    --duration is over or until the engine ends, then detaches and writes FILE, which appears
+    when it is complete. `requests`, `steps` and `report` take FILE, without root and without
+    the daemon, on any machine.
+    """
+    from gpucorrelate.cli.saving import check_output, save_session
+
+    if bool(pids) == bool(session):
+        raise click.UsageError("give --pid, or --session for one that there is")
+    if session and duration:
+        raise click.UsageError("--duration goes with --pid")
+    seconds = duration_s(duration) if duration else None
+    check_output(output, force=force)
+    client = client_of(control)
+    if session is None:
+        from gpucorrelate.cli.follow import follow, leave, stoppable
+
+        with stoppable() as stop:
+            answers = [client.attach(pid) for pid in pids]
+            mine = [answer.session.session for answer in answers if not answer.already]
+            try:
+                found = {answer.session.session for answer in answers}
+                if len(found) > 1:
+                    raise UsageError(
+                        f"{len(found)} engines cannot share a recording",
+                        hint="record each process tree to a file of its own",
+                    )
+                session = found.pop()
+                for warning in answers[0].warnings:
+                    note(f"warning: {warning}")
+                note(f"recording session {session}")
+                note(follow(client, session, seconds, stop))
+            finally:
+                for one in mine:
+                    leave(client, one)
+    size = save_session(client, session, output)
+    note(f"{size / 1e6:.1f} MB in {output}; report it with: gpucorrelate report {output}")
+    return 0

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``gpucorrelate report``: where the time of a request, a step or a whole recording went."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from gpucorrelate.cli.command import Command
+from gpucorrelate.cli.options import (
+    JSON,
+    Look,
+    Source,
+    format_option,
+    look_options,
+    since_option,
+    source_options,
+    strict_option,
+    until_option,
+)
+
+
+@click.command(
+    cls=Command,
+    short_help="Where the time of a request, a step or a recording went, and why.",
+    examples=(
+        "gpucorrelate report --slowest 1",
+        "gpucorrelate report --request chatcmpl-8f3a bad.gpcf",
+        "gpucorrelate report --step 58 --format json | jq '.waits[0]'",
+        "gpucorrelate report --all -o reports/ bad.gpcf",
+    ),
+)
+@click.option("--request", "request_id", metavar="ID", help="An id, its beginning, or a pattern.")
+@click.option("--step", type=click.IntRange(0), help="A step's number.")
+@click.option("--slowest", type=click.IntRange(1), metavar="N", help="The N slowest requests.")
+@click.option("--all", "everything", is_flag=True, help="All requests, as JSON.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="PATH",
+    help="Write there: a file, or for --all a folder (a file per request) when it ends with /.",
+)
+@since_option
+@until_option
+@format_option
+@strict_option
+@look_options
+@source_options
+def report(
+    *,
+    source: Source,
+    look: Look,
+    form: str,
+    request_id: str | None,
+    step: int | None,
+    slowest: int | None,
+    everything: bool,
+    output: str | None,
+    since: str,
+    until: str,
+    strict: bool,
+) -> int:
+    """Where the time of a request, a step or a whole recording went, and who made it wait.
+
+    Without a choice it is the whole recording: latencies, phases, categories, actors. A
+    request's segments follow each other from arrival to last byte and sum to its wall time
+    exactly; what is not known is a part of its own. Every report ends with what it rests on.
+
+    FILE is a recording; it needs neither root nor the daemon. Without it the daemon's newest
+    session is read, or that of --session. Exits with 3 when there is nothing to report.
+    """
+    chosen = [
+        name
+        for name, given in (
+            ("--request", request_id is not None),
+            ("--step", step is not None),
+            ("--slowest", slowest is not None),
+            ("--all", everything),
+        )
+        if given
+    ]
+    if len(chosen) > 1:
+        raise click.UsageError(f"{' and '.join(chosen)} do not go together")
+    if (since or until) and chosen not in (["--slowest"], ["--all"]):
+        raise click.UsageError("--since and --until go with --slowest and --all")
+    from gpucorrelate.cli import produce
+    from gpucorrelate.cli.source import open_run, strict_code
+
+    run = open_run(source)
+    form = JSON if everything else form
+    want = produce.Wanted(request_id, step, slowest, everything, since, until)
+    if output is None or output == "-":
+        produce.write(run, want, form, look, sys.stdout)
+    elif everything and produce.is_folder(output):
+        produce.write_folder(run, want, Path(output))
+    else:
+        produce.write_file(run, want, form, look, Path(output))
+    return strict_code(run.ledger, strict=strict)

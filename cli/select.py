@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which rows, and in which order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpucorrelate.cli.moments import moment_ns
+from gpucorrelate.correlator.report.names import CUT, match_ids
+from gpucorrelate.correlator.report.values import PhaseName
+from gpucorrelate.probes.wire.errors import NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gpucorrelate.correlator.report.build import Run
+    from gpucorrelate.correlator.report.values import RequestReport, RequestRow, StepRow
+
+_PHASES = tuple(name.value for name in PhaseName)
+REQUEST_KEYS = ("arrival", "id", "wall", "ttft", "tokens-in", "tokens-out", *_PHASES)
+STEP_KINDS = ("prefill", "decode", "mixed", "empty")
+
+_STEP_ORDER: dict[str, Callable[[StepRow], int]] = {
+    "step": lambda row: row.step,
+    "wall": lambda row: -row.wall_ns,
+    "worker": lambda row: -_known(row.worker_ns),
+    "rows": lambda row: -row.rows,
+    "tokens": lambda row: -row.tokens,
+    "prefill": lambda row: -row.prefill_tokens,
+    "waiting": lambda row: -row.waiting,
+}
+STEP_KEYS = tuple(_STEP_ORDER)
+
+_NAMED_IN_ERROR = 3
+
+
+def _known(value: int | None) -> int:
+    """The value; one that is unknown comes after every known one."""
+    return -1 if value is None else value
+
+
+def phase_of(key: str) -> PhaseName | None:
+    """The phase a sort key stands for, if it is one."""
+    return PhaseName(key) if key in _PHASES else None
+
+
+def _request_order(key: str) -> Callable[[RequestRow], int | str]:
+    phase = phase_of(key)
+    if phase is not None:
+        return lambda row: -sum(ns for name, ns in row.by_phase if name is phase)
+    orders: dict[str, Callable[[RequestRow], int | str]] = {
+        "arrival": lambda row: row.arrival_ns,
+        "id": lambda row: row.request_id,
+        "wall": lambda row: -row.wall_ns,
+        "ttft": lambda row: -_known(row.ttft_ns),
+        "tokens-in": lambda row: -_known(row.tokens_in),
+        "tokens-out": lambda row: -_known(row.tokens_out),
+    }
+    return orders[key]
+
+
+def sort_requests(rows: Sequence[RequestRow], key: str, *, reverse: bool) -> list[RequestRow]:
+    """Rows by one of ``REQUEST_KEYS``: the largest first, but arrival and id ascending."""
+    return sorted(rows, key=_request_order(key), reverse=reverse)  # type: ignore[arg-type, unused-ignore]
+
+
+def sort_steps(rows: Sequence[StepRow], key: str, *, reverse: bool) -> list[StepRow]:
+    """Rows by one of ``STEP_KEYS``: the largest first, but step numbers ascending."""
+    return sorted(rows, key=_STEP_ORDER[key], reverse=reverse)
+
+
+def by_id(rows: Sequence[RequestRow], pattern: str | None) -> list[RequestRow]:
+    """Rows whose id a pattern fits; all of them without one."""
+    if not pattern:
+        return list(rows)
+    fit = set(match_ids(pattern, [row.request_id for row in rows]))
+    return [row for row in rows if row.request_id in fit]
+
+
+def window(run: Run, since: str, until: str) -> tuple[int | None, int | None]:
+    """The time window asked for; lengths count back from the end of the recording.
+
+    Raises:
+        UsageError: a time is not written as one, or the window is empty.
+    """
+    end_ns = run.states.end_ns
+    since_ns = moment_ns(since, end_ns) if since else None
+    until_ns = moment_ns(until, end_ns) if until else None
+    if since_ns is not None and until_ns is not None and since_ns > until_ns:
+        raise UsageError("--since is later than --until")
+    return since_ns, until_ns
+
+
+def one_request(run: Run, wanted: str) -> RequestReport:
+    """The request a user means: an id, the beginning of one, a pattern, or one cut by a list.
+
+    Raises:
+        NotFoundError: none fits.
+        UsageError: several do.
+    """
+    if CUT not in wanted and not any(letter in wanted for letter in "*?["):
+        return run.request(wanted)
+    ids = dict.fromkeys(row.request_id for row in run.requests())
+    fit = match_ids(wanted, ids)
+    if not fit:
+        raise NotFoundError(f"no request fits {wanted!r}", hint="list them: gpucorrelate requests")
+    if len(fit) > 1:
+        some = ", ".join(fit[:_NAMED_IN_ERROR])
+        more = ", ..." if len(fit) > _NAMED_IN_ERROR else ""
+        raise UsageError(
+            f"{len(fit)} requests fit {wanted!r}: {some}{more}", hint="say more of it"
+        )
+    return run.request(fit[0])

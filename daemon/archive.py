@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recordings of sessions that have ended."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gpucorrelate.daemon.saved import DETACHED, SavedSession
+from gpucorrelate.daemon.store import Segment, open_directory, segment_numbers
+from gpucorrelate.daemon.values import ProcessInfo, Progress, SessionInfo
+from gpucorrelate.probes.wire.errors import StoreError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpucorrelate.daemon.config import DaemonConfig
+    from gpucorrelate.daemon.health import Tally
+
+log = logging.getLogger(__name__)
+
+
+class Archive:
+    """Ended sessions, by id.
+
+    Args:
+        base: Directory of all sessions.
+        config: The daemon's settings.
+        tally: Where deletions are counted.
+    """
+
+    def __init__(self, base: Path, config: DaemonConfig, tally: Tally) -> None:
+        self._base = base
+        self._config = config
+        self._tally = tally
+        self._saved: dict[str, SavedSession] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._saved
+
+    def names(self) -> list[str]:
+        """Ids of all."""
+        return list(self._saved)
+
+    def add(self, saved: SavedSession, *, measure: bool = False) -> None:
+        """A session has ended; ``measure`` looks at its files instead of what it remembers."""
+        if measure:
+            segments, written_unix_s = _on_disk(self._base / saved.session)
+            ended = saved.ended_unix_s or written_unix_s
+            saved = replace(saved, segments=segments, ended_unix_s=ended)
+        self._saved[saved.session] = saved
+
+    def owner(self, name: str) -> int:
+        """User id it belongs to."""
+        return self._saved[name].uid
+
+    def info(self, name: str) -> SessionInfo:
+        """The session as callers see it."""
+        saved = self._saved[name]
+        return SessionInfo(
+            session=saved.session,
+            state=DETACHED,
+            uid=saved.uid,
+            root_pid=saved.root_pid,
+            command=saved.command,
+            started_unix_s=saved.started_unix_s,
+            ended_unix_s=saved.ended_unix_s,
+            reason=saved.reason,
+            processes=tuple(
+                ProcessInfo(t.pid, t.comm, alive=False, command=t.command) for t in saved.targets
+            ),
+            segments=len(saved.segments),
+            size_bytes=_size(saved),
+            lost=saved.lost,
+        )
+
+    def progress(self, name: str) -> Progress:
+        """What is left of its live numbers."""
+        saved = self._saved[name]
+        return Progress(
+            name,
+            state=DETACHED,
+            t_ns=time.monotonic_ns(),
+            lost=saved.lost,
+            size_bytes=_size(saved),
+        )
+
+    def stored(self) -> tuple[int, int]:
+        """Segments and bytes on disk."""
+        everything = self._saved.values()
+        return sum(len(s.segments) for s in everything), sum(map(_size, everything))
+
+    def open(self, name: str) -> list[tuple[int, int]]:
+        """Descriptors and sizes of its files, in order.
+
+        Raises:
+            StoreError: they cannot be opened.
+        """
+        fd = open_directory(self._base / name)
+        opened: list[tuple[int, int]] = []
+        try:
+            for number in segment_numbers(fd):
+                flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+                one = os.open(Segment(number).name, flags, dir_fd=fd)
+                opened.append((one, os.fstat(one).st_size))
+        except OSError as exc:
+            for one, _ in opened:
+                os.close(one)
+            raise StoreError(f"cannot read session {name}: {exc.strerror}") from exc
+        finally:
+            os.close(fd)
+        return opened
+
+    def trim(self, running_bytes: int) -> int:
+        """Delete what is too old or too much, the longest ended first.
+
+        Args:
+            running_bytes: Size of the recordings that still go on.
+
+        Returns:
+            Bytes on disk afterwards, all recordings.
+        """
+        config = self._config
+        too_old = time.time() - config.max_age_s
+        total = running_bytes + self.stored()[1]
+        for saved in sorted(self._saved.values(), key=_ended):
+            if total <= config.total_max_bytes and _ended(saved) >= too_old:
+                continue
+            log.info("session %s deleted to keep the limits", saved.session)
+            shutil.rmtree(self._base / saved.session, ignore_errors=True)
+            del self._saved[saved.session]
+            total -= _size(saved)
+            self._tally.count_store(deleted_sessions=1, deleted_segments=len(saved.segments))
+        return total
+
+
+def _on_disk(directory: Path) -> tuple[tuple[Segment, ...], float]:
+    """Files of a session, and when it was last written to."""
+    try:
+        fd = open_directory(directory)
+    except StoreError:
+        return (), time.time()
+    try:
+        written = os.fstat(fd).st_mtime
+        found = []
+        for number in segment_numbers(fd):
+            stat = os.stat(Segment(number).name, dir_fd=fd)
+            found.append(Segment(number, stat.st_size))
+            written = max(written, stat.st_mtime)
+        return tuple(found), written
+    finally:
+        os.close(fd)
+
+
+def _ended(saved: SavedSession) -> float:
+    return saved.ended_unix_s or saved.started_unix_s
+
+
+def _size(saved: SavedSession) -> int:
+    return sum(segment.size_bytes for segment in saved.segments)

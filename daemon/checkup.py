@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this host can and cannot observe, why, and how to mend it; needs no daemon."""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import grp
+import importlib.metadata
+import importlib.util
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import gpucorrelate
+from gpucorrelate.daemon import privileges, tree
+from gpucorrelate.daemon.client import Client
+from gpucorrelate.daemon.config import GROUP, default_control_path
+from gpucorrelate.probes.host import procfs
+from gpucorrelate.probes.wire.errors import GpucorrelateError
+
+if TYPE_CHECKING:
+    from gpucorrelate.probes.ebpf.support import KernelFacts, Support
+
+_PLUGINS = "vllm.general_plugins"
+_SHOWN = 5
+
+
+class CheckState(enum.StrEnum):
+    """How something stands."""
+
+    OK = "ok"
+    DEGRADED = "degraded"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes:
+        name: What: ``kernel.btf``, ``ebpf.sched``, ``engine.agent``, ``gpu``...
+        state: How it stands.
+        found: What was found.
+        lost: What cannot be observed; empty when nothing is lost.
+        mend: What to do; empty when nothing helps or nothing needs to be done.
+        needed: Whether the main job (waits with their wakers) is impossible without it.
+    """
+
+    name: str
+    state: CheckState
+    found: str
+    lost: str = ""
+    mend: str = ""
+    needed: bool = False
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """Everything that was looked at.
+
+    Attributes:
+        version: Version of gpucorrelate.
+        kernel: Release and machine of the kernel.
+        checks: The checks, what all else rests on first.
+    """
+
+    version: str
+    kernel: str
+    checks: tuple[Check, ...]
+
+    @property
+    def usable(self) -> bool:
+        """Whether the main job can be done here."""
+        return not any(c.needed and c.state is CheckState.MISSING for c in self.checks)
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is degraded or missing."""
+        return all(check.state is CheckState.OK for check in self.checks)
+
+
+def run() -> CheckReport:
+    """Look at this host. As root the kernel probes are loaded for a moment and tried."""
+    uname = platform.uname()
+    checks = [_privileges(), *_kernel(), _tracefs(), _cgroup(Path("/")), _pressure(Path("/"))]
+    checks += [_group(), _daemon(), *_engine(), _gpu(Path("/"))]
+    return CheckReport(gpucorrelate.__version__, f"{uname.release} {uname.machine}", tuple(checks))
+
+
+def _ok(name: str, found: str) -> Check:
+    return Check(name, CheckState.OK, found)
+
+
+def _privileges() -> Check:
+    has = privileges.current()
+    if has.uid == 0 and "CAP_SYS_PTRACE" in has.names:
+        return _ok("privileges", has.text)
+    return Check(
+        "privileges",
+        CheckState.DEGRADED,
+        has.text,
+        "this user cannot load kernel probes; the checks below hold for this user",
+        "sudo gpucorrelate check",
+    )
+
+
+def _kernel() -> list[Check]:
+    try:
+        from gpucorrelate.probes.ebpf import support
+    except ImportError as exc:
+        why = f"the kernel probes are not installed: {exc}"
+        mend = "pip install 'gpucorrelate[daemon]'"
+        return [
+            Check("ebpf.sched", CheckState.MISSING, why, _LOST["ebpf.sched"], mend, needed=True)
+        ]
+    facts = support.facts()
+    found = support.decide(facts)
+    checks = [*facts_of_kernel(facts), *sources_of_kernel(found)]
+    if found.usable:
+        checks.append(_selftest())
+    return checks
+
+
+def facts_of_kernel(facts: KernelFacts) -> list[Check]:
+    """What the kernel probes rest on, one line each. Pure."""
+    rows = [
+        ("kernel.btf", facts.btf, "/sys/kernel/btf/vmlinux",
+         "use a kernel built with CONFIG_DEBUG_INFO_BTF=y; Debian's and Ubuntu's are"),
+        ("kernel.libbpf", facts.libbpf is not None, f"libbpf {facts.libbpf}",
+         "apt-get install libbpf1"),
+        ("kernel.programs", facts.object_built, "compiled BPF programs",
+         "python -m gpucorrelate.probes.ebpf.build"),
+    ]  # fmt: skip
+    checks = [
+        _ok(name, what)
+        if there
+        else Check(name, CheckState.MISSING, "not there", _LOST["ebpf.sched"], mend, needed=True)
+        for name, there, what, mend in rows
+    ]
+    level = facts.perf_event_paranoid
+    if level is None or level <= 2:
+        checks.append(
+            _ok("kernel.perf_event_paranoid", "unknown" if level is None else f"{level}")
+        )
+    else:
+        checks.append(
+            Check(
+                "kernel.perf_event_paranoid",
+                CheckState.DEGRADED,
+                f"{level}: perf events need CAP_SYS_ADMIN (a patch of Debian's and Ubuntu's)",
+                "a daemon without CAP_SYS_ADMIN does not see when page faults end",
+                "sysctl kernel.perf_event_paranoid=2",
+            )
+        )
+    return checks
+
+
+#: What the reports lack without each source.
+_LOST = {
+    "ebpf.sched": "waits, wakers and run-queue delay",
+    "ebpf.context": "whether a timer, the network or an interrupt woke a thread",
+    "ebpf.faults": "page faults, their files and their waits",
+    "ebpf.spins": "polling with sched_yield in processes without an agent",
+    "ebpf.pidns": "the match of kernel ids and ids of this pid namespace",
+}
+
+
+def sources_of_kernel(found: Support) -> list[Check]:
+    """What the kernel probes can see, one line each. Pure."""
+    checks = []
+    for name, lost in _LOST.items():
+        missing = [item for item in found.missing if item.what == name]
+        if not missing:
+            checks.append(_ok(name, f"sees {lost}" if name != "ebpf.pidns" else "host's ids"))
+            continue
+        fatal = any(item.fatal for item in missing)
+        checks.append(
+            Check(
+                name,
+                CheckState.MISSING if fatal else CheckState.DEGRADED,
+                "; ".join(item.why for item in missing),
+                lost,
+                "; ".join(item.mend for item in missing if item.mend),
+                needed=name == "ebpf.sched",
+            )
+        )
+    return checks
+
+
+def _selftest() -> Check:
+    name = "ebpf.selftest"
+    try:
+        from gpucorrelate.probes.ebpf.tracer import Tracer
+
+        tracer = Tracer.start()
+    except (GpucorrelateError, OSError) as exc:
+        hint = getattr(exc, "hint", "")
+        return Check(name, CheckState.MISSING, str(exc), _LOST["ebpf.sched"], hint, needed=True)
+    tracer.stop()
+    return _ok(name, "a wait made for the purpose was seen, with its length and its waker")
+
+
+def _tracefs() -> Check:
+    mounted = Path("/sys/kernel/tracing/events").is_dir()
+    return _ok("kernel.tracefs", "mounted" if mounted else "not mounted; not needed")
+
+
+def _cgroup(root: Path) -> Check:
+    base = root / "sys/fs/cgroup"
+    found, stat = "no cgroups", False
+    if (base / "cgroup.controllers").exists():
+        names = (base / "cgroup.controllers").read_text(encoding="ascii").split()
+        found, stat = f"v2 with {', '.join(names) or 'no controllers'}", "cpu" in names
+    elif base.is_dir():
+        found = "v1, or v1 and v2"
+    return Check(
+        "cgroup",
+        CheckState.DEGRADED if stat else CheckState.MISSING,
+        f"{found}; not read by this version",
+        "time throttled by a CPU quota shows as waiting for a CPU",
+    )
+
+
+def _pressure(root: Path) -> Check:
+    there = (root / "proc/pressure/cpu").exists()
+    return Check(
+        "pressure",
+        CheckState.DEGRADED if there else CheckState.MISSING,
+        "PSI is on; not read by this version" if there else "the kernel has no PSI",
+        "the host's CPU, memory and I/O pressure beside a request",
+        "" if there else "boot with psi=1",
+    )
+
+
+def _group() -> Check:
+    try:
+        members = grp.getgrnam(GROUP).gr_mem
+    except KeyError:
+        return Check(
+            "group",
+            CheckState.DEGRADED,
+            f"no group {GROUP}",
+            "only root may use the daemon",
+            f"sudo groupadd --system {GROUP}",
+        )
+    return _ok("group", f"{GROUP}: {', '.join(members) or 'no members, only root'}")
+
+
+def _daemon() -> Check:
+    try:
+        with Client(timeout_s=3.0) as client:
+            status = client.status()
+    except GpucorrelateError as exc:
+        lost = "nothing is recorded until it runs; reports of files work"
+        return Check("daemon", CheckState.MISSING, exc.message, lost, exc.hint)
+    agents = status.ingest.clients
+    found = f"{status.version}, process {status.pid}, {agents} agents, on {default_control_path()}"
+    if status.version != gpucorrelate.__version__:
+        return Check(
+            "daemon",
+            CheckState.DEGRADED,
+            found,
+            f"it is of another version than this command ({gpucorrelate.__version__})",
+            "sudo systemctl restart gpucorrelate",
+        )
+    return _ok("daemon", found)
+
+
+def _engine() -> list[Check]:
+    lost = "requests, steps and who is who in the engine; only OS waits are left"
+    if _spec("vllm") is None:
+        agent = Check(
+            "engine.agent",
+            CheckState.DEGRADED,
+            "vLLM is not in this Python environment",
+            f"{lost}, unless the engine's own environment has the agent",
+            "pip install gpucorrelate in the engine's environment",
+        )
+    elif not _registered():
+        agent = Check(
+            "engine.agent",
+            CheckState.MISSING,
+            "vLLM is here, but gpucorrelate is not registered as a plugin of it",
+            lost,
+            "pip install gpucorrelate in this environment",
+        )
+    else:
+        agent = _ok("engine.agent", f"plugin for vLLM {_version('vllm')}")
+    running = [p for p in map(procfs.read_process, procfs.process_ids()) if p is not None]
+    engines = [p for p in running if p.stat.alive and tree.looks_like_engine(p)]
+    shown = ", ".join(f"{p.pid} {p.stat.comm}" for p in engines[:_SHOWN])
+    more = f" and {len(engines) - _SHOWN} more" if len(engines) > _SHOWN else ""
+    return [agent, _ok("engine.processes", f"{shown}{more}" if engines else "none runs")]
+
+
+def _spec(name: str) -> object | None:
+    try:
+        return importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return None
+
+
+def _registered() -> bool:
+    points = importlib.metadata.entry_points(group=_PLUGINS)
+    return any(point.name == "gpucorrelate" for point in points)
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "of unknown version"
+
+
+def _gpu(root: Path) -> Check:
+    lost = "GPU kernels, copies and synchronisation; time in them shows as the CPU's waits"
+    driver = root / "proc/driver/nvidia/version"
+    if not driver.exists():
+        return Check("gpu", CheckState.MISSING, "no NVIDIA driver", lost)
+    gpus = root / "proc/driver/nvidia/gpus"
+    count = sum(1 for _ in gpus.iterdir()) if gpus.is_dir() else 0
+    nvml = "with NVML" if _loads("libnvidia-ml.so.1") else "without NVML"
+    return Check(
+        "gpu", CheckState.DEGRADED, f"{count} NVIDIA GPUs {nvml}; not read by this version", lost
+    )
+
+
+def _loads(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True

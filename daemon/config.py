@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the daemon runs: where its files are, and the limits it keeps."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpucorrelate.probes.wire.errors import UsageError
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+RUNTIME_DIR = Path("/run/gpucorrelate")
+STATE_DIR = Path("/var/lib/gpucorrelate")
+CONTROL_ENV = "GPUCORRELATE_CONTROL"
+INGEST_ENV = "GPUCORRELATE_INGEST"
+GROUP = "gpucorrelate"
+
+#: One message may carry this many file descriptors (SCM_MAX_FD is 253), so a session must
+#: not have more segments.
+MAX_SEGMENTS = 240
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What no peer and no session can exceed.
+
+    Attributes:
+        clients: Connected agents in all.
+        clients_per_uid: Of one user other than root.
+        control_clients: Connected callers of the control socket.
+        read_bytes_per_tick: Most that one agent is read in one turn of the loop; the rest
+            waits in its socket, so that a flood costs the flooder, not the others.
+        idle_read_bytes_per_tick: The same for a process that nobody asked to send.
+        damaged: Damaged stretches after which an agent is disconnected.
+        string_bytes: Most that one stream's string table may hold.
+        sessions: Sessions at one time.
+        processes: Processes in one session.
+        threads: Threads of one process that are named.
+    """
+
+    clients: int = 1024
+    clients_per_uid: int = 256
+    control_clients: int = 64
+    read_bytes_per_tick: int = 4 * MIB
+    idle_read_bytes_per_tick: int = 64 << 10
+    damaged: int = 64
+    string_bytes: int = 64 * MIB
+    sessions: int = 32
+    processes: int = 4096
+    threads: int = 16384
+
+
+@dataclass(frozen=True)
+class DaemonConfig:
+    """The daemon's settings.
+
+    Attributes:
+        runtime_dir: Sockets and the lock file.
+        state_dir: Recordings.
+        control_socket: Where commands come in; default in ``runtime_dir``.
+        ingest_socket: Where agents connect; default in ``runtime_dir``.
+        group: Group that may use the control socket, if the system has it.
+        segment_bytes: Size at which a recording goes on in a new file.
+        session_max_bytes: Size of one session's recording; the oldest segments go first.
+        total_max_bytes: Size of all recordings.
+        max_age_s: Age at which segments are deleted.
+        tick_ms: How often the kernel's rings are drained and files written.
+        settle_ms: How long after its start the daemon does not yet believe that a process has no
+            agent: one that is there connects within about a second.
+        require_ebpf: Refuse to run without the kernel probes.
+        ebpf: Use the kernel probes at all.
+        faults: Trace page faults.
+        ring_bytes: Kernel ring per CPU.
+        drop_privileges: Give up all but the needed capabilities once everything is loaded.
+        resume: Take up the sessions that were running when the daemon last went down.
+        limits: See ``Limits``.
+    """
+
+    runtime_dir: Path = RUNTIME_DIR
+    state_dir: Path = STATE_DIR
+    control_socket: Path | None = None
+    ingest_socket: Path | None = None
+    group: str = GROUP
+    segment_bytes: int = 64 * MIB
+    session_max_bytes: int = 4 * GIB
+    total_max_bytes: int = 16 * GIB
+    max_age_s: int = 14 * 86400
+    tick_ms: int = 20
+    settle_ms: int = 2500
+    require_ebpf: bool = False
+    ebpf: bool = True
+    faults: bool = True
+    ring_bytes: int = 8 * MIB
+    drop_privileges: bool = True
+    resume: bool = True
+    limits: Limits = field(default_factory=Limits)
+
+    def __post_init__(self) -> None:
+        """Refuse settings that contradict each other.
+
+        Raises:
+            UsageError: a size or time is out of range.
+        """
+        if self.segment_bytes < 4096:
+            raise UsageError("segment size must be at least 4096 bytes")
+        if self.session_max_bytes < 2 * self.segment_bytes:
+            raise UsageError("a session must be allowed two segments at least")
+        if self.total_max_bytes < self.session_max_bytes:
+            raise UsageError("the limit on all recordings is below that on one session")
+        if not 1 <= self.tick_ms <= 1000:
+            raise UsageError("tick must be from 1 to 1000 ms")
+
+    @property
+    def control_path(self) -> Path:
+        """Path of the control socket."""
+        return self.control_socket or self.runtime_dir / "control.sock"
+
+    @property
+    def ingest_path(self) -> Path:
+        """Path of the agents' socket."""
+        return self.ingest_socket or self.runtime_dir / "ingest.sock"
+
+
+def default_control_path() -> Path:
+    """Where the control socket is, unless the caller says otherwise."""
+    return Path(os.environ.get(CONTROL_ENV) or RUNTIME_DIR / "control.sock")

@@ -1,0 +1,378 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The agents' socket: who is connected, what each may send, and what it costs the others.
+
+A peer is known by what the kernel says of it, never by what it sends. Whatever it sends, it
+can only hurt itself: it is read a bounded amount a turn, its memory here is bounded, and a
+peer that breaks the rules is disconnected.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gpucorrelate.daemon import messages
+from gpucorrelate.daemon.columns import rows_of
+from gpucorrelate.daemon.loop import READ, WRITE
+from gpucorrelate.daemon.sockets import Peer, listen, peer_of
+from gpucorrelate.probes.host import procfs
+from gpucorrelate.probes.wire.frame import Batch, Damage, Decoder
+from gpucorrelate.probes.wire.schema import BY_NAME
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from gpucorrelate.daemon.config import DaemonConfig
+    from gpucorrelate.daemon.health import Tally
+    from gpucorrelate.daemon.loop import Loop
+    from gpucorrelate.daemon.session import Session
+    from gpucorrelate.daemon.streams import AgentStream
+    from gpucorrelate.probes.host.procfs import Process
+
+_STREAM = BY_NAME["stream"]
+_READ_BYTES = 256 << 10
+_ACCEPTS_PER_TURN = 16
+_READS_AT_END = 64
+_MAX_UNSENT_BYTES = 64 << 10
+_NAME_CHARS = 64
+
+
+@dataclass(eq=False)
+class Agent:
+    """One connection.
+
+    Attributes:
+        sock: The socket.
+        peer: Who the kernel says it is.
+        process: The process, as it was when it connected.
+        session: Session it was told to send for.
+        stream: Its stream in that session.
+    """
+
+    sock: socket.socket
+    peer: Peer
+    process: Process
+    decoder: Decoder = field(default_factory=Decoder)
+    session: Session | None = None
+    stream: AgentStream | None = None
+    producer: str = ""
+    role: str = ""
+    agent_ns: int = 0
+    strings: dict[int, str] = field(default_factory=dict)
+    string_bytes: int = 0
+    last_seq: int = 0
+    drops: int = 0
+    damaged: int = 0
+    budget: int = 0
+    paused: bool = False
+    last_rows_ns: int = 0
+    unsent: bytearray = field(default_factory=bytearray)
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self.process.pid
+
+
+class Ingest:
+    """All agents.
+
+    Args:
+        config: The daemon's settings.
+        loop: The event loop.
+        tally: Where things are counted.
+        find: Gives the running session of a process, taking it in if its parent belongs to one.
+    """
+
+    def __init__(
+        self,
+        config: DaemonConfig,
+        loop: Loop,
+        tally: Tally,
+        find: Callable[[Process], Session | None],
+    ) -> None:
+        self._config = config
+        self._limits = config.limits
+        self._loop = loop
+        self._tally = tally
+        self._find = find
+        self._agents: dict[int, Agent] = {}
+        self._by_pid: dict[int, Agent] = {}
+        self._listener: socket.socket | None = None
+
+    def open(self) -> None:
+        """Listen.
+
+        Raises:
+            DaemonError: the socket cannot be made.
+        """
+        self._listener = listen(self._config.ingest_path, mode=0o666)
+        self._loop.add(self._listener, self._accept)
+
+    def close(self) -> None:
+        """Close everything."""
+        for agent in list(self._agents.values()):
+            self._close(agent)
+        if self._listener is not None:
+            self._loop.remove(self._listener)
+            self._listener.close()
+            self._listener = None
+            with contextlib.suppress(OSError):
+                self._config.ingest_path.unlink()
+
+    def has_agent(self, pid: int) -> bool:
+        """Whether an agent in that process is connected."""
+        return pid in self._by_pid
+
+    def start(self, session: Session, pid: int) -> None:
+        """Tell the process's agent, if one is connected, to send for the session."""
+        agent = self._by_pid.get(pid)
+        if agent is not None:
+            self._start(agent, session)
+
+    def stop(self, session: Session) -> None:
+        """Tell the session's agents to send no more; what is under way still counts."""
+        for agent in self._of(session):
+            self._say(agent, {"op": "stop"})
+
+    def release(self, session: Session) -> None:
+        """Take nothing more for the session."""
+        for agent in self._of(session):
+            if agent.stream is not None:
+                agent.strings = dict(agent.stream.reader.strings)
+                agent.string_bytes = agent.stream.string_bytes
+            agent.session = agent.stream = None
+            self._tally.count_ingest(started=-1)
+
+    def finish(self, pid: int) -> None:
+        """A process is gone: take what its agent had sent, and close."""
+        agent = self._by_pid.get(pid)
+        if agent is None:
+            return
+        # A bound, because a child may hold the other end and go on writing.
+        for _ in range(_READS_AT_END):
+            agent.budget = _READ_BYTES
+            if not self._read(agent):
+                break
+        self._close(agent)
+
+    def quiet_since_ns(self, session: Session) -> int:
+        """When the session's agents last sent something."""
+        return max((agent.last_rows_ns for agent in self._of(session)), default=0)
+
+    def tick(self) -> None:
+        """A new turn: everybody may be read again."""
+        for agent in self._agents.values():
+            started = agent.session is not None
+            limits = self._limits
+            agent.budget = (
+                limits.read_bytes_per_tick if started else limits.idle_read_bytes_per_tick
+            )
+            if agent.paused:
+                agent.paused = False
+                self._watch(agent)
+
+    def _of(self, session: Session) -> list[Agent]:
+        return [agent for agent in self._agents.values() if agent.session is session]
+
+    def _accept(self, _events: int) -> None:
+        listener = self._listener
+        for _ in range(_ACCEPTS_PER_TURN):
+            if listener is None:
+                return
+            try:
+                sock, _ = listener.accept()
+            except OSError:
+                return
+            sock.settimeout(0)
+            if not self._admit(sock):
+                self._tally.count_ingest(refused=1)
+                sock.close()
+
+    def _admit(self, sock: socket.socket) -> bool:
+        limits = self._limits
+        try:
+            peer = peer_of(sock)
+        except OSError:
+            return False
+        if len(self._agents) >= limits.clients or peer.pid <= 0:
+            return False
+        if peer.uid != 0 and self._clients_of(peer.uid) >= limits.clients_per_uid:
+            return False
+        process = procfs.read_process(peer.pid)
+        # A pid that was used again since the peer connected is somebody else's by now.
+        if process is None or not process.stat.alive or not peer.still_there():
+            return False
+        older = self._by_pid.get(peer.pid)
+        if older is not None:
+            self._close(older)
+        agent = Agent(sock, peer, process, budget=limits.idle_read_bytes_per_tick)
+        self._agents[sock.fileno()] = agent
+        self._by_pid[peer.pid] = agent
+        self._tally.count_ingest(accepted=1, clients=1)
+        self._watch(agent)
+        session = self._find(process)
+        if session is None:
+            self._say(agent, {"op": "stop"})
+        else:
+            self._start(agent, session)
+        return True
+
+    def _clients_of(self, uid: int) -> int:
+        return sum(1 for agent in self._agents.values() if agent.peer.uid == uid)
+
+    def _watch(self, agent: Agent) -> None:
+        events = (0 if agent.paused else READ) | (WRITE if agent.unsent else 0)
+        self._loop.remove(agent.sock)
+        if events:
+            self._loop.add(agent.sock, lambda ready: self._ready(agent, ready), events)
+
+    def _ready(self, agent: Agent, events: int) -> None:
+        if events & WRITE:
+            self._send(agent)
+        if events & READ and agent.sock.fileno() >= 0:
+            self._read(agent)
+
+    def _read(self, agent: Agent) -> bool:
+        """Read once; False when there is nothing, or nothing more."""
+        try:
+            data = agent.sock.recv(min(_READ_BYTES, max(1, agent.budget)))
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self._close(agent)
+            return False
+        agent.budget -= len(data)
+        self._tally.count_ingest(read_bytes=len(data))
+        now = time.monotonic_ns()
+        for item in agent.decoder.feed(data):
+            if isinstance(item, Damage):
+                self._damage(agent, item)
+            else:
+                self._take(agent, item[0], item[1], now)
+            if agent.sock.fileno() < 0:
+                return False
+        if agent.budget <= 0:
+            agent.paused = True
+            self._watch(agent)
+        return True
+
+    def _damage(self, agent: Agent, damage: Damage) -> None:
+        self._tally.count_ingest(damaged=1, damaged_bytes=damage.size_bytes)
+        agent.damaged += 1
+        if agent.session is not None:
+            who = f"{agent.role or agent.producer}/{agent.pid}"
+            what = f"damaged bytes of {who}: {damage.reason}"
+            agent.session.notes.loss("ingest.damage", what, damage.size_bytes)
+        if agent.damaged > self._limits.damaged:
+            self._cut_off(agent)
+
+    def _take(self, agent: Agent, batch: Batch, frame: bytes, now: int) -> None:
+        self._tally.count_ingest(frames=1, rows=batch.count, unknown=0 if batch.known else 1)
+        if batch.kind == _STREAM.id and batch.count:
+            self._introduce(agent, batch)
+        stream, session = agent.stream, agent.session
+        if stream is None or session is None:
+            self._learn(agent, batch)
+            return
+        if batch.count and batch.kind != _STREAM.id:
+            agent.last_rows_ns = now
+        session.take_agent(stream, batch, frame, now)
+        if stream.string_bytes > self._limits.string_bytes:
+            session.notes.loss("ingest.limits", f"string table of {stream.label} is too big", 1)
+            self._cut_off(agent)
+
+    def _learn(self, agent: Agent, batch: Batch) -> None:
+        """Keep what a stream needs from a process that is not being recorded."""
+        for index, text in batch.strings:
+            agent.string_bytes += len(text) - len(agent.strings.get(index, ""))
+            agent.strings[index] = text
+        agent.last_seq = max(agent.last_seq, batch.seq)
+        agent.drops = max(agent.drops, batch.drops)
+        if batch.kind != _STREAM.id:
+            self._tally.count_ingest(unasked=1)
+        if agent.string_bytes > self._limits.string_bytes:
+            self._cut_off(agent)
+
+    def _introduce(self, agent: Agent, batch: Batch) -> None:
+        """The agent says who it is; only its role is believed."""
+        known = agent.stream.reader.strings if agent.stream else agent.strings
+        row = rows_of(_STREAM, batch, {**known, **dict(batch.strings)})[-1]
+        _, _, agent.agent_ns, producer, role = row
+        agent.producer, agent.role = producer[:_NAME_CHARS], role[:_NAME_CHARS]
+        if agent.session is not None:
+            self._join(agent, agent.session)
+
+    def _start(self, agent: Agent, session: Session) -> None:
+        if agent.session is session:
+            return
+        agent.session = session
+        self._tally.count_ingest(started=1)
+        # Without an introduction there is no stream yet: it comes first on every connection.
+        if agent.producer or agent.role:
+            self._join(agent, session)
+        self._say(agent, {"op": "start", "session": session.id})
+
+    def _join(self, agent: Agent, session: Session) -> None:
+        stream = session.stream_of(
+            agent.pid, agent.process.stat.start_ticks, agent.agent_ns, agent.producer, agent.role
+        )
+        if stream is None:
+            session.notes.loss("ingest.limits", "too many agents in one session", 1)
+            self._cut_off(agent)
+            return
+        session.agents.add(agent.pid)
+        if stream is not agent.stream:
+            agent.stream = stream
+            session.append_frames(stream.begin(agent.strings, agent.last_seq, agent.drops))
+            agent.strings = {}
+            agent.string_bytes = 0
+
+    def _say(self, agent: Agent, message: dict[str, str]) -> None:
+        agent.unsent += messages.pack(message)
+        if len(agent.unsent) > _MAX_UNSENT_BYTES:
+            self._cut_off(agent)
+            return
+        self._send(agent)
+
+    def _send(self, agent: Agent) -> None:
+        try:
+            sent = agent.sock.send(agent.unsent)
+        except (BlockingIOError, InterruptedError):
+            sent = 0
+        except OSError:
+            # The peer is gone; what it sent before is still to be read.
+            agent.unsent.clear()
+            sent = 0
+        del agent.unsent[:sent]
+        self._watch(agent)
+
+    def _cut_off(self, agent: Agent) -> None:
+        self._tally.count_ingest(cut_off=1)
+        self._close(agent)
+
+    def _close(self, agent: Agent) -> None:
+        fd = agent.sock.fileno()
+        if fd < 0:
+            return
+        session = agent.session
+        if agent.decoder.pending_bytes and session is not None:
+            # The agent sends a frame that was cut off again; its number tells if it does not.
+            self._tally.count_ingest(damaged=1, damaged_bytes=agent.decoder.pending_bytes)
+        self._loop.remove(agent.sock)
+        del self._agents[fd]
+        if self._by_pid.get(agent.pid) is agent:
+            del self._by_pid[agent.pid]
+            if session is not None:
+                session.agents.discard(agent.pid)
+        if session is not None:
+            self._tally.count_ingest(started=-1)
+        self._tally.count_ingest(clients=-1)
+        agent.session = agent.stream = None
+        agent.peer.close()
+        agent.sock.close()

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one thread's event loop: file descriptors and what to call when they are ready."""
+
+from __future__ import annotations
+
+import selectors
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+READ = selectors.EVENT_READ
+WRITE = selectors.EVENT_WRITE
+
+
+class HasFileno(Protocol):
+    """Anything with a file descriptor."""
+
+    def fileno(self) -> int:
+        """The descriptor."""
+
+
+Source = int | HasFileno
+
+
+class Loop:
+    """Calls handlers when their descriptors are ready."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+
+    def add(self, source: Source, handler: Callable[[int], None], events: int = READ) -> None:
+        """Call ``handler`` with the ready events (``READ``, ``WRITE``)."""
+        self._selector.register(source, events, handler)
+
+    def change(self, source: Source, events: int) -> None:
+        """Wait for other events."""
+        self._selector.modify(source, events, self._selector.get_key(source).data)
+
+    def remove(self, source: Source) -> None:
+        """Stop waiting; harmless for a source that is not waited for."""
+        if source in self._selector.get_map():
+            self._selector.unregister(source)
+
+    def run_once(self, timeout_s: float) -> None:
+        """Wait at most so long, then call every handler that is due once."""
+        for key, events in self._selector.select(timeout_s):
+            # A handler before this one may have closed its descriptor.
+            if self._selector.get_map().get(key.fd) is key:
+                key.data(events)
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._selector.close()

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the daemon itself has to say in a recording: who, what works, what was lost."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from typing import TYPE_CHECKING
+
+import gpucorrelate
+from gpucorrelate.daemon.streams import DAEMON_STREAM, KERNEL_STREAM
+from gpucorrelate.probes.host import procfs
+from gpucorrelate.probes.wire.schema import (
+    BY_NAME,
+    SCHEMA_VERSION,
+    CapabilityState,
+    SessionEvent,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gpucorrelate.daemon.columns import Row
+    from gpucorrelate.daemon.streams import AgentStream, OwnStream
+    from gpucorrelate.probes.wire.schema import Kind
+
+# Within the wire's limit on strings in any script but a few.
+_TEXT_CHARS = 900
+
+
+class Notes:
+    """Rows of the daemon's own stream.
+
+    Args:
+        session: Session id.
+        stream: The daemon's stream in that session's recording.
+        append: Takes a frame and its row count into the recording.
+        lost: Events known to be lost so far.
+    """
+
+    def __init__(
+        self,
+        session: str,
+        stream: OwnStream,
+        append: Callable[[bytes, int], None],
+        lost: int,
+    ) -> None:
+        self.lost = lost
+        self._session = session
+        self._stream = stream
+        self._append = append
+        self._losses: dict[tuple[str, str], tuple[int, int, int]] = {}
+        self._capabilities: dict[str, tuple[CapabilityState, str]] = {}
+
+    def write(self, kind: Kind, rows: Sequence[Row]) -> None:
+        """Record rows."""
+        if rows:
+            for frame, count in self._stream.rows(kind, rows):
+                self._append(frame, count)
+
+    def describe(self, boot_id: str, now_ns: int) -> None:
+        """State who writes here and what this host is."""
+        streams = [
+            (DAEMON_STREAM, os.getpid(), now_ns, "host", "daemon"),
+            (KERNEL_STREAM, 0, now_ns, "ebpf", ""),
+        ]
+        self.write(BY_NAME["stream"], streams)
+        uname = platform.uname()
+        facts = {
+            "boot_id": boot_id,
+            "hostname": uname.node,
+            "kernel": f"{uname.release} {uname.machine}",
+            "schema": str(SCHEMA_VERSION),
+            "gpucorrelate.version": gpucorrelate.__version__,
+            "session": self._session,
+        }
+        self.write(BY_NAME["meta"], [(now_ns, key, value) for key, value in facts.items()])
+
+    def agent(self, stream: AgentStream) -> None:
+        """State who writes a stream."""
+        start_ns = procfs.start_ns(stream.ticks)
+        row = (stream.number, stream.pid, start_ns, stream.producer, stream.role)
+        self.write(BY_NAME["stream"], [row])
+
+    def event(self, event: SessionEvent, pid: int, detail: str, now_ns: int) -> None:
+        """Record a turn in the session's life."""
+        row = (now_ns, int(event), pid, self._session, detail[:_TEXT_CHARS])
+        self.write(BY_NAME["session"], [row])
+
+    def capability(self, source: str, state: CapabilityState, reason: str) -> None:
+        """Record whether a source of evidence works, if that is news."""
+        if self._capabilities.get(source) == (state, reason):
+            return
+        self._capabilities[source] = (state, reason)
+        row = (time.monotonic_ns(), source, int(state), reason[:_TEXT_CHARS])
+        self.write(BY_NAME["capability"], [row])
+
+    def knows(self, source: str) -> bool:
+        """Whether anything was said of that source."""
+        return source in self._capabilities
+
+    def loss(self, hop: str, what: str, count: int, since_ns: int = 0, t_ns: int = 0) -> None:
+        """Count lost events; ``write_losses`` records them."""
+        t_ns = t_ns or time.monotonic_ns()
+        known = self._losses.get((hop, what), (0, since_ns, t_ns))
+        self._losses[hop, what] = (
+            known[0] + count,
+            min(known[1], since_ns),
+            max(known[2], t_ns),
+        )
+        self.lost += count
+
+    def write_losses(self) -> None:
+        """Record what was counted since the last time, one row for each hop and kind."""
+        losses, self._losses = self._losses, {}
+        self.write(
+            BY_NAME["loss"],
+            [
+                (t_ns, since_ns, hop, what[:_TEXT_CHARS], count)
+                for (hop, what), (count, since_ns, t_ns) in losses.items()
+            ],
+        )
+
+    def complaints(self) -> tuple[str, ...]:
+        """Sources that should work and do not."""
+        return tuple(
+            f"{source}: {reason}"
+            for source, (state, reason) in self._capabilities.items()
+            if state == CapabilityState.DEGRADED
+            or (state == CapabilityState.OFF and source == "ebpf")
+        )

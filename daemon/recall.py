@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What must be restated of a stream so that a new segment can be read without the old ones.
+
+Recordings go on in new files, and the oldest files are deleted. Facts that are stated once
+and hold for long (who is who, thread roles, rowsets, capabilities) are therefore written
+again at the head of every segment, outside the stream's sequence.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from gpucorrelate.daemon.columns import column, frames_of_strings, frames_outside, rows_of
+from gpucorrelate.daemon.numeric import np
+from gpucorrelate.probes.wire.frame import Batch, encode
+from gpucorrelate.probes.wire.schema import BY_ID, BY_NAME, Kind, TaskEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from gpucorrelate.daemon.columns import Row
+
+#: Kinds whose latest row for each key holds until it is replaced, and the key.
+_LASTING = {
+    "meta": "key",
+    "thread": "tid",
+    "capability": "source",
+    "task": "tid",
+    "stream": "stream",
+}
+_SESSION = BY_NAME["session"]
+#: Everything that the head of a segment may restate.
+RESTATED = frozenset(BY_NAME[name].id for name in (*_LASTING, "session", "step_rows"))
+_TASK = BY_NAME["task"]
+_STEP_ROWS = BY_NAME["step_rows"]
+#: Kinds that refer to a rowset: the reference keeps it alive.
+_REFERRING = frozenset(
+    BY_NAME[name].id for name in ("step_begin", "step_update", "worker_step", "outputs")
+)
+
+_MAX_ROWS_PER_KIND = 1 << 16
+_MAX_SESSION_ROWS = 4096
+_MAX_ROWSETS = 256
+_MAX_ROWSET_BYTES = 4 << 20
+_BYTES_PER_FRAME = 400_000
+
+
+class Recall:
+    """The lasting facts of one stream, bounded.
+
+    Args:
+        stream: Stream number in the recording.
+    """
+
+    def __init__(self, stream: int) -> None:
+        self.stream = stream
+        self._rows: dict[int, OrderedDict[object, Row]] = {}
+        self._rowsets: OrderedDict[int, list[tuple[int, tuple[bytes, ...]]]] = OrderedDict()
+        self._rowset_bytes = 0
+
+    def take(self, batch: Batch, strings: Mapping[int, str]) -> None:
+        """Learn from a batch; ``strings`` is the stream's table with the batch's own in it."""
+        if batch.kind in _REFERRING:
+            self._refer(batch)
+        elif batch.kind == _STEP_ROWS.id:
+            self._state_rowsets(batch)
+        else:
+            kind = BY_ID.get(batch.kind)
+            if kind is not None and (kind.name in _LASTING or kind is _SESSION):
+                self.remember(kind, rows_of(kind, batch, strings))
+
+    def remember(self, kind: Kind, rows: Iterable[Row]) -> None:
+        """Keep rows of a kind that lasts; others are passed over."""
+        key_name = _LASTING.get(kind.name)
+        if key_name is None and kind is not _SESSION:
+            return
+        kept = self._rows.setdefault(kind.id, OrderedDict())
+        key_at = kind.index(key_name) if key_name else -1
+        for row in rows:
+            key = row[key_at] if key_name else row
+            if kind is _TASK and row[kind.index("event")] == TaskEvent.EXIT:
+                kept.pop(key, None)
+                continue
+            kept[key] = row
+            kept.move_to_end(key)
+        limit = _MAX_SESSION_ROWS if kind is _SESSION else _MAX_ROWS_PER_KIND
+        while len(kept) > limit:
+            kept.popitem(last=False)
+
+    def forget_task(self, tid: int) -> None:
+        """A thread that is gone need not be named again."""
+        self._rows.get(_TASK.id, OrderedDict()).pop(tid, None)
+
+    def frames(self, strings: Mapping[int, str]) -> Iterator[bytes]:
+        """Frames that restate everything, with the stream's string table last but rowsets."""
+        for kind_id, rows in self._rows.items():
+            yield from frames_outside(BY_ID[kind_id], list(rows.values()), self.stream)
+        yield from frames_of_strings(strings, self.stream)
+        for parts in self._rowsets.values():
+            for count, columns in parts:
+                yield encode(Batch(_STEP_ROWS.id, count, columns, stream=self.stream))
+
+    def _refer(self, batch: Batch) -> None:
+        kind = BY_ID[batch.kind]
+        used = column(kind, batch.columns, "rowset", batch.count)
+        for rowset in np.unique(used).tolist():
+            if rowset in self._rowsets:
+                self._rowsets.move_to_end(rowset)
+
+    def _state_rowsets(self, batch: Batch) -> None:
+        if not batch.count:
+            return
+        numbers = column(_STEP_ROWS, batch.columns, "rowset", batch.count)
+        cuts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), batch.count]
+        for start, end in pairwise(cuts):
+            part = tuple(
+                data[start * each.size_bytes : end * each.size_bytes]
+                for each, data in zip(_STEP_ROWS.columns, batch.columns, strict=True)
+            )
+            self._keep_rowset(int(numbers[start]), end - start, part)
+        while self._rowsets and (
+            len(self._rowsets) > _MAX_ROWSETS or self._rowset_bytes > _MAX_ROWSET_BYTES
+        ):
+            _, parts = self._rowsets.popitem(last=False)
+            self._rowset_bytes -= _size(parts)
+
+    def _keep_rowset(self, number: int, count: int, part: tuple[bytes, ...]) -> None:
+        parts = self._rowsets.setdefault(number, [])
+        # A rowset may be cut by a batch's end; rows from 0 on state it anew.
+        at = _STEP_ROWS.index("row")
+        if parts and int.from_bytes(part[at][:4], "little") == 0:
+            self._rowset_bytes -= _size(parts)
+            parts.clear()
+        parts.append((count, part))
+        self._rowsets.move_to_end(number)
+        self._rowset_bytes += sum(len(data) for data in part)
+
+
+def _size(parts: list[tuple[int, tuple[bytes, ...]]]) -> int:
+    return sum(len(data) for _, columns in parts for data in columns)

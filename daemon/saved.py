@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a session leaves on disk beside its recording, so that it can be taken up again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+from gpucorrelate.daemon.store import Segment, read_file, replace_file
+from gpucorrelate.daemon.values import ValueFormatError, from_map, to_map
+from gpucorrelate.probes.wire.errors import StoreError
+
+FILE = "session.json"
+
+ATTACHED = "attached"
+CLOSING = "closing"
+DETACHED = "detached"
+
+
+@dataclass(frozen=True)
+class SavedTarget:
+    """A process of the session; ``ticks`` is its start in clock ticks since boot."""
+
+    pid: int
+    ticks: int
+    comm: str = ""
+    command: str = ""
+    alive: bool = True
+
+
+@dataclass(frozen=True)
+class SavedStream:
+    """A producer's stream: its number, who it is, and how far it had come.
+
+    ``last_seq`` and ``drops`` are those at the start of the segment ``scan_from``.
+    """
+
+    number: int
+    pid: int
+    ticks: int
+    agent_ns: int = 0
+    producer: str = ""
+    role: str = ""
+    last_seq: int = 0
+    drops: int = 0
+
+
+@dataclass(frozen=True)
+class SavedSession:
+    """A session.
+
+    Attributes:
+        session: Session id.
+        state: ``attached`` or ``detached``.
+        uid: User it belongs to.
+        boot_id: Boot of the machine it was made in.
+        root_pid: Topmost process.
+        command: Its command line.
+        started_ns: When it was attached, CLOCK_MONOTONIC.
+        started_unix_s: The same on the wall clock.
+        ended_unix_s: When it ended.
+        reason: Why it ended.
+        targets: Its processes.
+        streams: Its producers.
+        segments: Its files.
+        scan_from: First segment not yet accounted for in ``streams`` and ``counts``.
+        counts: Running totals at the start of that segment.
+        lost: Events known to be lost.
+    """
+
+    session: str
+    state: str = ATTACHED
+    uid: int = 0
+    boot_id: str = ""
+    root_pid: int = 0
+    command: str = ""
+    started_ns: int = 0
+    started_unix_s: float = 0.0
+    ended_unix_s: float | None = None
+    reason: str = ""
+    targets: tuple[SavedTarget, ...] = ()
+    streams: tuple[SavedStream, ...] = ()
+    segments: tuple[Segment, ...] = field(default=())
+    scan_from: int = 1
+    counts: tuple[int, ...] = ()
+    lost: int = 0
+
+
+def save(directory_fd: int, saved: SavedSession) -> None:
+    """Replace the session's file.
+
+    Raises:
+        OSError: it cannot be written; the old one is still there.
+    """
+    replace_file(directory_fd, FILE, json.dumps(to_map(saved), indent=1).encode())
+
+
+def load(directory_fd: int) -> SavedSession:
+    """Read the session's file.
+
+    Raises:
+        StoreError: it is not there or not what it should be.
+    """
+    try:
+        return from_map(SavedSession, json.loads(read_file(directory_fd, FILE)))
+    except (OSError, ValueError, ValueFormatError) as exc:
+        raise StoreError(f"session file: {exc}") from exc

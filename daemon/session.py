@@ -1,0 +1,498 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One tracing session: its processes, its streams, its recording."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from gpucorrelate.daemon.counting import Counts
+from gpucorrelate.daemon.notes import Notes
+from gpucorrelate.daemon.recording import scan_segment
+from gpucorrelate.daemon.saved import (
+    ATTACHED,
+    DETACHED,
+    SavedSession,
+    SavedTarget,
+    load,
+    save,
+)
+from gpucorrelate.daemon.store import SegmentStore, open_directory
+from gpucorrelate.daemon.streamset import StreamSet
+from gpucorrelate.daemon.threads import ThreadNames
+from gpucorrelate.daemon.values import ProcessInfo, Progress, SessionInfo
+from gpucorrelate.probes.host import procfs
+from gpucorrelate.probes.wire.errors import StoreError
+from gpucorrelate.probes.wire.frame import Batch
+from gpucorrelate.probes.wire.schema import (
+    BY_NAME,
+    CapabilityState,
+    SessionEvent,
+    TaskEvent,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from gpucorrelate.daemon.config import DaemonConfig
+    from gpucorrelate.daemon.health import Tally
+    from gpucorrelate.daemon.streams import AgentStream
+    from gpucorrelate.probes.host.procfs import Process
+    from gpucorrelate.probes.wire.schema import Kind
+
+log = logging.getLogger(__name__)
+
+_SAVE_EVERY_NS = 500_000_000
+_TASK = BY_NAME["task"]
+#: Ended processes that are remembered.
+_MAX_ENDED = 256
+
+
+@dataclass
+class Target:
+    """A process of the session."""
+
+    pid: int
+    ticks: int
+    comm: str
+    command: str
+    threads: ThreadNames
+    alive: bool = True
+    pidfd: int = -1
+
+
+class Session:
+    """A running session.
+
+    Args:
+        directory: Where its recording is.
+        config: The daemon's settings.
+        tally: Where things are counted.
+        saved: What identifies it, and what an earlier run of the daemon left.
+    """
+
+    def __init__(
+        self, directory: Path, config: DaemonConfig, tally: Tally, saved: SavedSession
+    ) -> None:
+        self.id = saved.session
+        self.uid = saved.uid
+        self.directory = directory
+        self.root_pid = saved.root_pid
+        self.state = ATTACHED
+        self.counts = Counts()
+        self.counts.restore(saved.counts)
+        self.targets: dict[int, Target] = {}
+        self.streams = StreamSet()
+        self.agents: set[int] = set()
+        self.started_ns = saved.started_ns
+        self.warning = ""
+        self._config = config
+        self._tally = tally
+        self._saved = saved
+        self._dirty = True
+        self._saved_ns = 0
+        self._look: list[int] = []
+        self._store = SegmentStore(
+            directory, config.segment_bytes, self.streams.head, tally, saved.segments
+        )
+        self.notes = Notes(self.id, self.streams.own, self._store.append, saved.lost)
+
+    # Beginning and end.
+
+    def begin(self) -> None:
+        """Begin the recording of a new session.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+        self._store.begin()
+        self.notes.describe(self._saved.boot_id, self.started_ns)
+        self._store.flush()
+        self._store.demand()
+        self.save()
+
+    def discard(self) -> None:
+        """Delete a session that could not begin."""
+        self._store.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def read_back(self) -> int:
+        """Take up what an earlier run of the daemon wrote: numbers, strings, facts.
+
+        Returns:
+            When it was last written, CLOCK_MONOTONIC; 0 if it never was.
+
+        Raises:
+            OSError: the recording cannot be read.
+        """
+        self.streams.restore(self._saved.streams)
+        last_ns = 0
+        fd = self._store.directory_fd
+        for at, segment in enumerate(self._store.segments):
+            if segment.number < self._saved.scan_from:
+                continue
+            rows = 0
+
+            def take(batch: Batch) -> None:
+                nonlocal rows
+                rows += batch.count if batch.seq else 0
+                self.streams.take_back(batch)
+                if batch.seq:
+                    self.counts.recount(batch)
+
+            cut = scan_segment(fd, segment.name, take)
+            stat = os.stat(segment.name, dir_fd=fd)
+            last_ns = time.monotonic_ns() - (time.time_ns() - stat.st_mtime_ns)
+            self._store.segments[at] = replace(
+                segment, size_bytes=stat.st_size, rows=rows, last_ns=last_ns
+            )
+            if cut:
+                self.notes.loss("store.cut", "bytes behind the last whole frame", cut, last_ns)
+        self.streams.settle()
+        # With no room the session goes on all the same, and counts what it loses.
+        with contextlib.suppress(StoreError):
+            self._store.begin()
+        self.save()
+        self.notes.describe(self._saved.boot_id, time.monotonic_ns())
+        return last_ns
+
+    def close(self, reason: str, *, resumable: bool = False) -> SavedSession:
+        """Write the last row and close the recording; returns what is left on disk.
+
+        Args:
+            reason: Why it ends.
+            resumable: It is to be taken up when the daemon starts again.
+        """
+        now = time.monotonic_ns()
+        self._write_losses()
+        self.notes.event(SessionEvent.DETACHED, self._saved.root_pid, reason, now)
+        for target in self.targets.values():
+            self._drop_pidfd(target)
+        self._store.flush()
+        if not resumable:
+            self.state = DETACHED
+            self._saved = replace(self._saved, ended_unix_s=time.time(), reason=reason)
+        self.save()
+        self._store.close()
+        return self._saved
+
+    # What is recorded.
+
+    def take_agent(self, stream: AgentStream, batch: Batch, frame: bytes, now_ns: int) -> None:
+        """Record an agent's batch."""
+        taken = stream.take(batch, frame, now_ns)
+        if taken.repeated:
+            self._tally.count_ingest(repeated=1)
+            return
+        if taken.missing:
+            self._tally.count_ingest(missing=taken.missing)
+            what = f"batches of {stream.label}"
+            self.notes.loss("ingest.stream", what, taken.missing, taken.since_ns, now_ns)
+        if taken.dropped:
+            self._tally.count_ingest(agent_dropped=taken.dropped)
+            what = f"rows of {stream.label}"
+            self.notes.loss("agent.queue", what, taken.dropped, taken.since_ns, now_ns)
+        if taken.batch is not None:
+            self.counts.take(taken.batch, now_ns)
+            self._store.append(taken.frame, taken.batch.count)
+
+    def take_kernel(self, kind: Kind, count: int, columns: Sequence[bytes], now_ns: int) -> None:
+        """Record rows of the kernel probes; their strings were given to ``kernel_strings``."""
+        self.counts.take_kernel(kind.id, count, now_ns)
+        if kind is _TASK:
+            batch = Batch(kind.id, count, tuple(columns))
+            self.streams.kernel.recall.take(batch, self.streams.kernel_strings.living)
+        for frame, rows in self.streams.kernel.columns(kind, count, columns):
+            self._store.append(frame, rows)
+
+    # Processes.
+
+    def add(self, process: Process, now_ns: int) -> Target | None:
+        """Add a process; None when it is there already or there are too many."""
+        known = self.targets.get(process.pid)
+        if known is not None and known.alive and known.ticks == process.stat.start_ticks:
+            return None
+        self._forget_ended()
+        if len(self.targets) >= self._config.limits.processes:
+            self.warning = f"more than {self._config.limits.processes} processes: not all traced"
+            return None
+        target = Target(
+            process.pid,
+            process.stat.start_ticks,
+            process.stat.comm,
+            procfs.command_line(process.argv) or process.stat.comm,
+            ThreadNames(process.pid, self._config.limits.threads),
+        )
+        self.targets[process.pid] = target
+        self._dirty = True
+        self.notes.event(SessionEvent.PROCESS_ADDED, process.pid, target.command, now_ns)
+        self._look_at(target, now_ns)
+        return target
+
+    def remember(self, saved: SavedTarget) -> None:
+        """Take back a process from an earlier run."""
+        threads = ThreadNames(saved.pid, self._config.limits.threads)
+        self.targets[saved.pid] = Target(
+            saved.pid, saved.ticks, saved.comm, saved.command, threads, saved.alive
+        )
+
+    def gone(self, pid: int, now_ns: int) -> None:
+        """A process has ended."""
+        target = self.targets.get(pid)
+        if target is None or not target.alive:
+            return
+        target.alive = False
+        self._drop_pidfd(target)
+        self.agents.discard(pid)
+        self._dirty = True
+        left = [
+            step
+            for stream in self.streams.agents.values()
+            if stream.pid == pid
+            for step in self.counts.take_steps_of(stream.number)
+        ]
+        detail = f"{target.comm} ended"
+        if left:
+            numbers = ", ".join(str(step) for step in left[:20])
+            detail += f" with {len(left)} steps in flight: {numbers}"
+        self.notes.event(SessionEvent.PROCESS_GONE, pid, detail, now_ns)
+        row = (pid, pid, now_ns, int(TaskEvent.EXIT), target.comm, 0, 0, 0)
+        self.notes.write(_TASK, [row])
+
+    def living(self) -> list[int]:
+        """Processes that still run."""
+        return [pid for pid, target in self.targets.items() if target.alive]
+
+    def stream_of(
+        self, pid: int, ticks: int, agent_ns: int, producer: str, role: str
+    ) -> AgentStream | None:
+        """The stream of an agent, new if need be; None when there are too many."""
+        stream = self.streams.find(pid, ticks, agent_ns)
+        if stream is not None:
+            if role and role != stream.role:
+                stream.role = role
+                self.notes.agent(stream)
+                self._dirty = True
+            return stream
+        stream = self.streams.add(pid, ticks, agent_ns, producer, role)
+        if stream is not None:
+            self.notes.agent(stream)
+            self._dirty = True
+            self.save()
+        return stream
+
+    def append_frames(self, frames: Iterable[bytes]) -> None:
+        """Record frames that stand outside any order."""
+        for frame in frames:
+            self._store.append(frame, 0)
+
+    # The turn of the loop.
+
+    def tick(self, now_ns: int) -> None:
+        """Look at one process's threads if it is time, write losses, flush."""
+        if self._look:
+            target = self.targets.get(self._look.pop())
+            if target is not None and target.alive:
+                self._look_at(target, now_ns)
+        self._check_silence(now_ns)
+        self._write_losses()
+        began = self._store.flush()
+        for loss in self._store.losses():
+            what = f"rows ({loss.reason})"
+            self.notes.loss("store.disk", what, loss.rows, loss.since_ns, loss.t_ns)
+        if began or (self._dirty and now_ns - self._saved_ns > _SAVE_EVERY_NS):
+            self.save()
+
+    def look_at_threads(self) -> None:
+        """Have the threads of all processes looked at, one process a turn."""
+        if not self._look:
+            self._look = self.living()
+
+    def flush(self) -> None:
+        """Write everything that was taken."""
+        self._write_losses()
+        if self._store.flush():
+            self.save()
+
+    def trim(self, max_bytes: int, before_ns: int, max_segments: int) -> None:
+        """Delete the oldest segments beyond the limits, and record that."""
+        store = self._store
+        while len(store.segments) > 1 and (
+            store.size_bytes > max_bytes
+            or len(store.segments) > max_segments
+            or 0 < store.segments[0].last_ns < before_ns
+        ):
+            segment = store.delete_oldest()
+            if segment is None:
+                return
+            what = f"rows in segment {segment.number}, deleted to keep the limits"
+            since_ns, t_ns = self.started_ns, segment.last_ns
+            self.notes.loss("store.retention", what, segment.rows, since_ns, t_ns)
+            self._dirty = True
+
+    @property
+    def segment_count(self) -> int:
+        """Files of the recording."""
+        return len(self._store.segments)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the recording."""
+        return self._store.size_bytes
+
+    @property
+    def failing(self) -> str:
+        """Why the recording cannot be written; empty while it can."""
+        return self._store.failing
+
+    def open_segments(self) -> list[tuple[int, int]]:
+        """Descriptors and whole sizes of the recording's files.
+
+        Raises:
+            StoreError: they cannot be opened.
+        """
+        return self._store.open_segments()
+
+    # What is told.
+
+    def info(self) -> SessionInfo:
+        """The session as callers see it."""
+        roles = {stream.pid: stream.role for stream in self.streams.agents.values()}
+        return SessionInfo(
+            session=self.id,
+            state=self.state,
+            uid=self.uid,
+            root_pid=self._saved.root_pid,
+            command=self._saved.command,
+            started_unix_s=self._saved.started_unix_s,
+            ended_unix_s=self._saved.ended_unix_s,
+            reason=self._saved.reason,
+            processes=tuple(
+                ProcessInfo(
+                    t.pid, t.comm, roles.get(t.pid, ""), t.pid in self.agents, t.alive, t.command
+                )
+                for t in self.targets.values()
+            ),
+            segments=len(self._store.segments),
+            size_bytes=self.size_bytes,
+            lost=self.notes.lost,
+        )
+
+    def progress(self) -> Progress:
+        """Live numbers."""
+        counts = self.counts
+        return Progress(
+            session=self.id,
+            state=self.state,
+            t_ns=time.monotonic_ns(),
+            requests_received=counts.requests_received,
+            requests_finished=counts.requests_finished,
+            steps=counts.steps,
+            steps_in_flight=counts.steps_in_flight,
+            tokens=counts.tokens,
+            waits=counts.waits,
+            rows=counts.rows,
+            lost=self.notes.lost,
+            processes=len(self.living()),
+            agents=len(self.agents),
+            threads=sum(len(t.threads) for t in self.targets.values() if t.alive),
+            size_bytes=self.size_bytes,
+            warnings=self.warnings(),
+        )
+
+    def warnings(self) -> tuple[str, ...]:
+        """What is wrong now."""
+        found = [self.warning] if self.warning else []
+        if self.failing:
+            found.append(f"recording cannot be written: {self.failing}")
+        return (*found, *self.notes.complaints())
+
+    def save(self) -> None:
+        """Write the session's file; a failure is logged and tried again."""
+        self._saved_ns = time.monotonic_ns()
+        try:
+            save(self._store.directory_fd, self._snapshot())
+        except OSError as exc:
+            log.warning("session %s: cannot save its state: %s", self.id, exc)
+            self._dirty = True
+        else:
+            self._dirty = False
+
+    # Inside.
+
+    def _snapshot(self) -> SavedSession:
+        """The session's file: as of the head of the segment being written."""
+        segments = tuple(self._store.segments)
+        saved = self._saved
+        last = segments[-1].number if segments else 1
+        if last != saved.scan_from:
+            counts = self.counts.save()
+            saved = replace(saved, streams=self.streams.saved(), counts=counts, scan_from=last)
+        else:
+            saved = replace(saved, streams=self.streams.saved_with_new(saved.streams))
+        self._saved = replace(
+            saved,
+            state=DETACHED if self.state == DETACHED else ATTACHED,
+            segments=segments,
+            lost=self.notes.lost,
+            targets=tuple(
+                SavedTarget(t.pid, t.ticks, t.comm, t.command, t.alive)
+                for t in self.targets.values()
+            ),
+        )
+        return self._saved
+
+    def _forget_ended(self) -> None:
+        ended = [pid for pid, target in self.targets.items() if not target.alive]
+        for pid in ended[:-_MAX_ENDED]:
+            del self.targets[pid]
+
+    def _look_at(self, target: Target, now_ns: int) -> None:
+        changes = target.threads.look(now_ns)
+        self.notes.write(_TASK, changes.rows)
+        for tid in changes.gone:
+            self.streams.own.recall.forget_task(tid)
+        if any(row[0] == target.pid for row in changes.rows):
+            name = next(row[4] for row in changes.rows if row[0] == target.pid)
+            target.comm = name
+
+    def _check_silence(self, now_ns: int) -> None:
+        source = "vllm.steps"
+        if self.counts.silent(now_ns):
+            self.notes.capability(
+                source,
+                CapabilityState.DEGRADED,
+                "step stream silent: requests are in flight and the engine works, but no step "
+                "is reported; the agent's hooks do not fit this engine",
+            )
+        elif self.notes.knows(source):
+            self.notes.capability(source, CapabilityState.ON, "")
+
+    def _write_losses(self) -> None:
+        # While nothing can be written, losses of other hops are kept, not lost as well.
+        if self._store.writable:
+            self.notes.write_losses()
+
+    def _drop_pidfd(self, target: Target) -> None:
+        if target.pidfd >= 0:
+            os.close(target.pidfd)
+            target.pidfd = -1
+
+
+def load_session(directory: Path) -> SavedSession:
+    """The session's file in a directory.
+
+    Raises:
+        StoreError: it is not there or cannot be understood.
+    """
+    fd = open_directory(directory)
+    try:
+        return load(fd)
+    finally:
+        os.close(fd)

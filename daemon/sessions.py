@@ -1,0 +1,499 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All sessions: attaching, following processes, detaching, resuming, keeping the limits."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gpucorrelate.daemon import tree
+from gpucorrelate.daemon.archive import Archive
+from gpucorrelate.daemon.config import MAX_SEGMENTS
+from gpucorrelate.daemon.saved import CLOSING, DETACHED, SavedSession
+from gpucorrelate.daemon.session import Session, load_session
+from gpucorrelate.daemon.store import open_directory
+from gpucorrelate.daemon.streams import KERNEL_STREAM
+from gpucorrelate.daemon.tracing import frames_of_open_waits
+from gpucorrelate.daemon.values import AttachAnswer, Progress, SessionInfo
+from gpucorrelate.probes.host import procfs
+from gpucorrelate.probes.wire.errors import (
+    NotFoundError,
+    NotPermittedError,
+    StoreError,
+    TargetError,
+)
+from gpucorrelate.probes.wire.schema import SessionEvent
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gpucorrelate.daemon.config import DaemonConfig
+    from gpucorrelate.daemon.health import Tally
+    from gpucorrelate.daemon.ingest import Ingest
+    from gpucorrelate.daemon.loop import Loop
+    from gpucorrelate.daemon.session import Target
+    from gpucorrelate.daemon.tracing import Tracing
+    from gpucorrelate.probes.host.procfs import Process
+
+log = logging.getLogger(__name__)
+
+_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,63}")
+_SCAN_NS = 1_000_000_000
+_TRIM_NS = 2_000_000_000
+#: How long a session that ends waits for what its agents still send, and what silence means.
+_TAIL_NS = 1_000_000_000
+_QUIET_NS = 150_000_000
+_DAY_NS = 86_400_000_000_000
+
+NO_AGENT = (
+    "no engine agent in process {pid}: only OS waits are recorded; "
+    "is gpucorrelate installed in the engine's environment?"
+)
+
+
+class Sessions:
+    """All sessions of the daemon.
+
+    Args:
+        config: The daemon's settings.
+        loop: The event loop.
+        tally: Where things are counted.
+        tracing: The kernel probes.
+    """
+
+    def __init__(self, config: DaemonConfig, loop: Loop, tally: Tally, tracing: Tracing) -> None:
+        self._config = config
+        self._loop = loop
+        self._tally = tally
+        self._tracing = tracing
+        self._base = config.state_dir / "sessions"
+        self._active: dict[str, Session] = {}
+        self._by_pid: dict[int, Session] = {}
+        self.archive = Archive(self._base, config, tally)
+        self._closing: dict[str, tuple[int, str]] = {}
+        self._whole_scan = not procfs.has_child_files()
+        self._scan_ns = self._trim_ns = 0
+        self.ingest: Ingest | None = None
+
+    @property
+    def running(self) -> list[Session]:
+        """Sessions that record."""
+        return list(self._active.values())
+
+    # Beginning.
+
+    def load(self) -> None:
+        """Find what earlier runs left; take up what was running.
+
+        Raises:
+            StoreError: the state directory cannot be used.
+        """
+        os.close(open_directory(self._config.state_dir, create=True))
+        os.close(open_directory(self._base, create=True))
+        for place in sorted(self._base.iterdir()):
+            if place.is_symlink() or not place.is_dir() or not _ID.fullmatch(place.name):
+                continue
+            try:
+                saved = load_session(place)
+            except StoreError as exc:
+                log.warning("session %s cannot be taken up: %s", place.name, exc)
+                saved = SavedSession(place.name, state=DETACHED, reason=f"lost: {exc}")
+            if saved.state == DETACHED or not self._config.resume:
+                self.archive.add(replace(saved, session=place.name, state=DETACHED), measure=True)
+            else:
+                self._resume(place, replace(saved, session=place.name))
+
+    def attach(self, pid: int, uid: int) -> AttachAnswer:
+        """Begin to record the engine that a process belongs to.
+
+        Raises:
+            TargetError: the process cannot be traced.
+            StoreError: the recording cannot be written.
+        """
+        process = tree.target(pid, uid)
+        known = self._by_pid.get(process.pid)
+        if known is not None:
+            self._check(known.uid, uid, known.id)
+            return AttachAnswer(known.info(), already=True, warnings=self._advice(known))
+        if len(self._active) >= self._config.limits.sessions:
+            raise TargetError(
+                f"there are {len(self._active)} sessions already",
+                hint="end one: gpucorrelate detach",
+            )
+        root = tree.topmost(process, uid, self._has_agent)
+        members = [p for p in tree.with_descendants(root, uid) if p.pid not in self._by_pid]
+        now, wall = time.monotonic_ns(), time.time()
+        saved = SavedSession(
+            session=self._new_id(wall, root.pid),
+            uid=uid,
+            boot_id=procfs.boot_id(),
+            root_pid=root.pid,
+            command=procfs.command_line(root.argv) or root.stat.comm,
+            started_ns=now,
+            started_unix_s=wall,
+        )
+        session = Session(self._base / saved.session, self._config, self._tally, saved)
+        try:
+            session.begin()
+        except StoreError:
+            session.discard()
+            raise
+        self._active[session.id] = session
+        session.notes.event(SessionEvent.ATTACHED, root.pid, saved.command, now)
+        self._tracing.describe(session)
+        for member in members:
+            self._add(session, member, now)
+        session.flush()
+        session.save()
+        return AttachAnswer(session.info(), warnings=self._advice(session))
+
+    def find(self, process: Process) -> Session | None:
+        """The session of a process; a child of one of its processes is taken in."""
+        session = self._by_pid.get(process.pid)
+        if session is not None:
+            target = session.targets[process.pid]
+            if target.alive and target.ticks == process.stat.start_ticks:
+                return session
+            self._gone(session, process.pid)
+        for parent in tree.ancestors(process.pid):
+            session = self._by_pid.get(parent)
+            if session is not None and session.targets[parent].alive:
+                if session.uid != 0 and not process.owned_by(session.uid):
+                    return None
+                self._add(session, process, time.monotonic_ns())
+                return session if process.pid in session.targets else None
+        return None
+
+    # The turn of the loop.
+
+    def tick(self) -> None:
+        """Drain the kernel, follow processes, write, keep the limits."""
+        now = time.monotonic_ns()
+        self._drain(now)
+        if now - self._scan_ns > _SCAN_NS:
+            self._scan_ns = now
+            self._scan(now)
+        for session in self.running:
+            session.tick(now)
+            if session.id in self._closing:
+                self._close_if_quiet(session, now)
+        if now - self._trim_ns > _TRIM_NS:
+            self._trim_ns = now
+            self._trim(now)
+
+    def ask_to_stop(self) -> None:
+        """Tell all agents to send no more, as the daemon goes down."""
+        for session in self.running:
+            if self.ingest is not None:
+                self.ingest.stop(session)
+
+    def quiet(self, since_ns: int) -> bool:
+        """Whether no agent sent anything for a while, counted from ``since_ns``."""
+        last = since_ns
+        for session in self.running:
+            if self.ingest is not None:
+                last = max(last, self.ingest.quiet_since_ns(session))
+        return time.monotonic_ns() - last > _QUIET_NS
+
+    def close_all(self, reason: str) -> None:
+        """End every session's recording for now; they are taken up again at the next start."""
+        for session in self.running:
+            resumable = session.id not in self._closing
+            self._finish(
+                session, self._closing.get(session.id, (0, reason))[1], resumable=resumable
+            )
+
+    # What callers ask.
+
+    def resolve(self, name: str, uid: int) -> str:
+        """The id that a caller means: an id, the unique beginning of one, or the latest.
+
+        Raises:
+            NotFoundError: there is none, or more than one.
+            NotPermittedError: it belongs to another user.
+        """
+        mine = [item.session for item in self.infos(uid)]
+        if not name:
+            if not mine:
+                raise NotFoundError("there is no session")
+            return mine[0]
+        everything = [*self._active, *self.archive.names()]
+        found = [one for one in everything if one == name] or [
+            one for one in everything if one.startswith(name)
+        ]
+        allowed = [one for one in found if one in mine]
+        if len(allowed) == 1:
+            return allowed[0]
+        if allowed:
+            raise NotFoundError(f"{len(allowed)} sessions begin with {name!r}")
+        if found:
+            self._check(self._uid_of(found[0]), uid, found[0])
+        raise NotFoundError(f"no session {name!r}", hint="gpucorrelate status lists them")
+
+    def of_pid(self, pid: int, uid: int) -> str:
+        """The running session of a process.
+
+        Raises:
+            NotFoundError: it is in none.
+            NotPermittedError: it belongs to another user.
+        """
+        session = self._by_pid.get(pid)
+        if session is None:
+            raise NotFoundError(f"process {pid} is in no session")
+        self._check(session.uid, uid, session.id)
+        return session.id
+
+    def active(self, name: str) -> Session | None:
+        """The running session of that id."""
+        return self._active.get(name)
+
+    def detach(self, name: str, reason: str) -> None:
+        """Begin to end a session: its agents are told, and what they still send is awaited."""
+        session = self._active.get(name)
+        if session is None or name in self._closing:
+            return
+        session.state = CLOSING
+        self._closing[name] = (time.monotonic_ns() + _TAIL_NS, reason)
+        if self.ingest is not None:
+            self.ingest.stop(session)
+
+    def info(self, name: str) -> SessionInfo:
+        """A session, running or finished."""
+        session = self._active.get(name)
+        return session.info() if session is not None else self.archive.info(name)
+
+    def infos(self, uid: int) -> list[SessionInfo]:
+        """Sessions that the user may see: running ones first, then the latest."""
+        running = [session.info() for session in self._active.values()]
+        done = [self.archive.info(name) for name in self.archive.names()]
+        running.sort(key=lambda item: -item.started_unix_s)
+        done.sort(key=lambda item: -item.started_unix_s)
+        return [item for item in running + done if uid in (0, item.uid)]
+
+    def progress(self, name: str) -> Progress:
+        """Live numbers of a session; of a finished one only its state and size."""
+        session = self._active.get(name)
+        if session is not None:
+            return session.progress()
+        return self.archive.progress(name)
+
+    def open(self, name: str) -> list[tuple[int, int]]:
+        """Descriptors of a session's recording and the bytes to read of each, in order.
+
+        Of a running session everything up to now, waits that have not ended included; those
+        are in a file of their own, so that the recording does not hold them twice.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
+        session = self._active.get(name)
+        if session is None:
+            return self.archive.open(name)
+        now = time.monotonic_ns()
+        self._drain(now)
+        rows = []
+        for kind, count, columns in self._tracing.open_waits(
+            session, alone=len(self._active) == 1
+        ):
+            if kind.name == "wait_sum":
+                # A window of sums was closed for this: it will not be seen again.
+                session.take_kernel(kind, count, columns, now)
+            else:
+                rows.append((kind, count, columns))
+        session.flush()
+        opened = session.open_segments()
+        tail = frames_of_open_waits(rows, KERNEL_STREAM)
+        if tail:
+            fd = os.memfd_create("gpucorrelate-open-waits", os.MFD_CLOEXEC)
+            os.write(fd, tail)
+            os.lseek(fd, 0, os.SEEK_SET)
+            opened.append((fd, len(tail)))
+        return opened
+
+    def stored(self) -> tuple[int, int]:
+        """Segments and bytes on disk, all sessions."""
+        segments, size = self.archive.stored()
+        for session in self._active.values():
+            segments += session.segment_count
+            size += session.size_bytes
+        return segments, size
+
+    # Inside.
+
+    def _resume(self, place: Path, saved: SavedSession) -> None:
+        now = time.monotonic_ns()
+        try:
+            session = Session(place, self._config, self._tally, saved)
+            last_ns = session.read_back()
+        except (OSError, StoreError) as exc:
+            log.warning("session %s cannot be taken up: %s", saved.session, exc)
+            reason = f"could not be taken up: {exc}"
+            self.archive.add(replace(saved, state=DETACHED, reason=reason), measure=True)
+            return
+        self._active[session.id] = session
+        same_boot = saved.boot_id == procfs.boot_id()
+        for item in saved.targets:
+            session.remember(item)
+        if same_boot:
+            session.notes.loss("daemon.down", "everything but what agents kept", 1, last_ns, now)
+        session.notes.event(
+            SessionEvent.RESUMED, saved.root_pid, "the daemon was started again", now
+        )
+        self._tracing.describe(session)
+        for pid, target in list(session.targets.items()):
+            if not target.alive:
+                continue
+            process = procfs.read_process(pid)
+            same = process is not None and process.stat.start_ticks == target.ticks
+            if not same_boot or not same or process is None or not process.stat.alive:
+                session.gone(pid, now)
+            else:
+                self._follow(session, target)
+        if not same_boot:
+            self._finish(session, "the machine was started again")
+        elif not session.living():
+            self._finish(session, "all processes ended while the daemon was down")
+        else:
+            self._scan_one(session, now)
+            session.flush()
+            session.save()
+
+    def _add(self, session: Session, process: Process, now: int, *, traced: bool = False) -> None:
+        target = session.add(process, now)
+        if target is not None:
+            self._follow(session, target, traced=traced)
+
+    def _follow(self, session: Session, target: Target, *, traced: bool = False) -> None:
+        """Watch a process's end, trace it unless it is, and have its agent send."""
+        pid = target.pid
+        self._by_pid[pid] = session
+        try:
+            target.pidfd = os.pidfd_open(pid)
+        except OSError:
+            session.gone(pid, time.monotonic_ns())
+            self._by_pid.pop(pid, None)
+            return
+        self._loop.add(target.pidfd, lambda _: self._gone(session, pid))
+        if not traced:
+            self._tracing.add(session, pid)
+        if self.ingest is not None:
+            self.ingest.start(session, pid)
+
+    def _gone(self, session: Session, pid: int) -> None:
+        target = session.targets.get(pid)
+        if target is None or not target.alive:
+            return
+        self._loop.remove(target.pidfd)
+        if self.ingest is not None:
+            self.ingest.finish(pid)
+        self._drain(time.monotonic_ns())
+        session.gone(pid, time.monotonic_ns())
+        self._by_pid.pop(pid, None)
+        self._tracing.remove(pid)
+        if not session.living():
+            self.detach(session.id, "all its processes ended")
+
+    def _drain(self, now: int) -> None:
+        for pid, parent in self._tracing.drain(self.running):
+            session = self._by_pid.get(parent)
+            if session is None or pid in self._by_pid:
+                continue
+            process = procfs.read_process(pid)
+            if process is None or not process.stat.alive:
+                continue
+            if session.uid == 0 or process.owned_by(session.uid):
+                self._add(session, process, now, traced=True)
+            else:
+                self._tracing.remove(pid)
+
+    def _scan(self, now: int) -> None:
+        for session in self.running:
+            self._scan_one(session, now)
+            session.look_at_threads()
+
+    def _scan_one(self, session: Session, now: int) -> None:
+        """Take in children that nothing else has told of."""
+        if self._whole_scan:
+            everybody = procfs.parents()
+            born = [pid for pid, ppid in everybody.items() if ppid in session.targets]
+        else:
+            born = [child for pid in session.living() for child in procfs.child_ids(pid)]
+        for pid in born:
+            if pid in self._by_pid or pid == os.getpid():
+                continue
+            process = procfs.read_process(pid)
+            if process is None or not process.stat.alive:
+                continue
+            if session.uid == 0 or process.owned_by(session.uid):
+                self._add(session, process, now)
+
+    def _close_if_quiet(self, session: Session, now: int) -> None:
+        deadline, reason = self._closing[session.id]
+        quiet = self.ingest.quiet_since_ns(session) if self.ingest is not None else 0
+        started = deadline - _TAIL_NS
+        if now >= deadline or now - max(quiet, started) >= _QUIET_NS:
+            self._finish(session, reason)
+
+    def _finish(self, session: Session, reason: str, *, resumable: bool = False) -> None:
+        now = time.monotonic_ns()
+        self._drain(now)
+        for kind, count, columns in self._tracing.open_waits(
+            session, alone=len(self._active) == 1
+        ):
+            session.take_kernel(kind, count, columns, now)
+        if self.ingest is not None:
+            self.ingest.release(session)
+        for pid in session.living():
+            self._loop.remove(session.targets[pid].pidfd)
+            self._tracing.remove(pid)
+            self._by_pid.pop(pid, None)
+        self._active.pop(session.id, None)
+        self._closing.pop(session.id, None)
+        self.archive.add(session.close(reason, resumable=resumable))
+
+    def _trim(self, now: int) -> None:
+        config = self._config
+        before = now - config.max_age_s * 1_000_000_000
+        for session in self.running:
+            session.trim(config.session_max_bytes, before, MAX_SEGMENTS)
+        total = self.archive.trim(sum(session.size_bytes for session in self.running))
+        for session in self.running:
+            over = total - config.total_max_bytes
+            if over > 0:
+                before_bytes = session.size_bytes
+                session.trim(max(config.segment_bytes, before_bytes - over), before, MAX_SEGMENTS)
+                total -= before_bytes - session.size_bytes
+
+    def _advice(self, session: Session) -> tuple[str, ...]:
+        """What will not be recorded, for whoever attaches."""
+        found = []
+        if not session.agents:
+            found.append(NO_AGENT.format(pid=session.root_pid))
+        if not self._tracing.on:
+            found += [reason for _, _, reason in self._tracing.capabilities()]
+        return tuple(found)
+
+    def _has_agent(self, pid: int) -> bool:
+        return self.ingest is not None and self.ingest.has_agent(pid)
+
+    def _new_id(self, wall: float, pid: int) -> str:
+        base = f"{time.strftime('%Y%m%dT%H%M%S', time.localtime(wall))}-{pid}"
+        name, number = base, 1
+        while name in self._active or name in self.archive or (self._base / name).exists():
+            number += 1
+            name = f"{base}-{number}"
+        return name
+
+    def _uid_of(self, name: str) -> int:
+        session = self._active.get(name)
+        return session.uid if session is not None else self.archive.owner(name)
+
+    def _check(self, owner: int, uid: int, name: str) -> None:
+        if uid not in (0, owner):
+            raise NotPermittedError(
+                f"session {name} belongs to another user", hint="only root may use it"
+            )

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Unix sockets: making them safely, and what the kernel says about who is at the other end."""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+import os
+import select
+import socket
+import stat
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpucorrelate.probes.wire.errors import DaemonError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: ``SO_PEERPIDFD`` of asm-generic/socket.h (since Linux 6.5); Python has no name for it yet.
+_SO_PEERPIDFD = 77
+_CREDENTIALS = struct.Struct("iII")
+_BACKLOG = 128
+
+
+@dataclass
+class Peer:
+    """Who the kernel says is at the other end.
+
+    Attributes:
+        pid: Process that connected, in this process's pid namespace; 0: not visible here.
+        uid: Its effective user id when it connected.
+        gid: Its effective group id.
+        pidfd: Descriptor of exactly that process; -1 where the kernel gives none.
+    """
+
+    pid: int
+    uid: int
+    gid: int
+    pidfd: int = -1
+
+    def still_there(self) -> bool:
+        """Whether the process that connected still runs; True where that cannot be told."""
+        if self.pidfd < 0:
+            return True
+        poll = select.poll()
+        poll.register(self.pidfd, select.POLLIN)
+        return not poll.poll(0)
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
+
+
+def peer_of(sock: socket.socket, *, pidfd: bool = True) -> Peer:
+    """The peer of a connected socket.
+
+    Raises:
+        OSError: the kernel does not say.
+    """
+    raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, gid = _CREDENTIALS.unpack(raw)
+    peer = Peer(pid, uid, gid)
+    if pidfd:
+        with contextlib.suppress(OSError):
+            peer.pidfd = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
+    return peer
+
+
+def listen(path: Path, *, mode: int, group: str = "") -> socket.socket:
+    """A listening socket with these permissions; a stale socket of that name is replaced.
+
+    Args:
+        path: Its path.
+        mode: Its permission bits.
+        group: Its group, if the system has one of that name.
+
+    Raises:
+        DaemonError: something else is there, somebody answers, or it cannot be made.
+    """
+    try:
+        _clear(path)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        # The socket file gets its permissions before anybody can connect: listen comes last.
+        old = os.umask(0o177)
+        try:
+            sock.bind(str(path))
+        finally:
+            os.umask(old)
+        if group:
+            with contextlib.suppress(KeyError, PermissionError):
+                os.chown(path, -1, grp.getgrnam(group).gr_gid)
+        path.chmod(mode)
+        sock.listen(_BACKLOG)
+        sock.settimeout(0)
+    except OSError as exc:
+        raise DaemonError(f"cannot listen on {path}: {exc.strerror or exc}") from exc
+    return sock
+
+
+def _clear(path: Path) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise DaemonError(f"cannot listen on {path}: it exists and is no socket")
+    probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        probe.settimeout(1.0)
+        probe.connect(str(path))
+    except (ConnectionRefusedError, FileNotFoundError):
+        path.unlink(missing_ok=True)
+    except OSError as exc:
+        raise DaemonError(f"cannot listen on {path}: {exc.strerror or exc}") from exc
+    else:
+        raise DaemonError(f"a daemon already answers on {path}", hint="stop it first, or use it")
+    finally:
+        probe.close()

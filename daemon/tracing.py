@@ -1,0 +1,308 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel probes as the daemon uses them: one tracer, its rows dealt out to sessions."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gpucorrelate.daemon.columns import column, select
+from gpucorrelate.daemon.health import KernelCounters
+from gpucorrelate.daemon.numeric import np
+from gpucorrelate.daemon.streams import LivingTable
+from gpucorrelate.probes.wire.errors import GpucorrelateError, KernelSupportError
+from gpucorrelate.probes.wire.frame import Batch, encode
+from gpucorrelate.probes.wire.schema import BY_NAME, CapabilityState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gpucorrelate.daemon.config import DaemonConfig
+    from gpucorrelate.daemon.health import Tally
+    from gpucorrelate.daemon.session import Session
+    from gpucorrelate.probes.wire.frame import StringTable
+    from gpucorrelate.probes.wire.schema import Kind
+
+log = logging.getLogger(__name__)
+
+SOURCE = "ebpf"
+LOST_WITHOUT = "no OS waits, wakers, run queue or page faults are recorded"
+
+_TASK = BY_NAME["task"]
+
+
+class KernelRows(Protocol):
+    """Rows of one kind from the tracer."""
+
+    @property
+    def kind(self) -> Kind:
+        """Their kind."""
+
+    @property
+    def count(self) -> int:
+        """How many."""
+
+    @property
+    def columns(self) -> tuple[bytes, ...]:
+        """Their columns."""
+
+
+class Tracer(Protocol):
+    """What the daemon asks of the kernel probes."""
+
+    def add_target(self, tgid: int) -> None:
+        """Trace a process and what it forks."""
+
+    def remove_target(self, tgid: int) -> None:
+        """Trace it no more."""
+
+    def targets(self) -> frozenset[int]:
+        """What is traced."""
+
+    def drain(self, strings: StringTable) -> Sequence[KernelRows]:
+        """Rows since the last call."""
+
+    def open_waits(self, now_ns: int, strings: StringTable) -> Sequence[KernelRows]:
+        """Waits that have not ended."""
+
+    def losses(self) -> Sequence[Any]:
+        """Events lost since the last call."""
+
+    def capabilities(self) -> Sequence[Any]:
+        """What works."""
+
+    def new_targets(self) -> Sequence[tuple[int, int]]:
+        """Processes that targets forked since the last call, with their parents."""
+
+    def stats(self) -> Any:  # noqa: ANN401
+        """The probes' own counters."""
+
+    def stop(self) -> None:
+        """Unload."""
+
+
+def _load_tracer(config: DaemonConfig) -> Tracer:
+    try:
+        module = importlib.import_module("gpucorrelate.probes.ebpf.tracer")
+    except ImportError as exc:
+        raise KernelSupportError(
+            f"kernel probes are not installed: {exc}",
+            hint="pip install 'gpucorrelate[daemon]'",
+        ) from exc
+    settings = module.TracerConfig(ring_bytes=config.ring_bytes, faults=config.faults)
+    tracer: Tracer = module.Tracer.start(settings)
+    return tracer
+
+
+class Tracing:
+    """The tracer, present or not.
+
+    Args:
+        config: The daemon's settings.
+        tally: Where things are counted.
+    """
+
+    def __init__(self, config: DaemonConfig, tally: Tally) -> None:
+        self._config = config
+        self._tally = tally
+        self._tracer: Tracer | None = None
+        self._strings = LivingTable()
+        self.off_reason = ""
+
+    @property
+    def on(self) -> bool:
+        """Whether the kernel probes run."""
+        return self._tracer is not None
+
+    def start(self) -> None:
+        """Load the probes.
+
+        Raises:
+            ProbeError: they cannot run and the settings demand them.
+        """
+        if not self._config.ebpf:
+            self._off("switched off")
+            return
+        try:
+            self._tracer = _load_tracer(self._config)
+        except (GpucorrelateError, OSError) as exc:
+            if self._config.require_ebpf:
+                raise
+            hint = getattr(exc, "hint", "")
+            self._off(f"{exc}{f' ({hint})' if hint else ''}")
+            return
+        self._tally.kernel = KernelCounters(state="on", backend="libbpf")
+
+    def stop(self) -> None:
+        """Unload the probes."""
+        tracer, self._tracer = self._tracer, None
+        if tracer is not None:
+            tracer.stop()
+
+    def add(self, session: Session, pid: int) -> None:
+        """Trace a process for a session; failing is recorded, not raised."""
+        if self._tracer is None:
+            return
+        try:
+            self._tracer.add_target(pid)
+        except (GpucorrelateError, OSError) as exc:
+            session.notes.capability(
+                f"{SOURCE}.target", CapabilityState.DEGRADED, f"process {pid}: {exc}"
+            )
+
+    def remove(self, pid: int) -> None:
+        """Trace a process no more."""
+        if self._tracer is None:
+            return
+        try:
+            self._tracer.remove_target(pid)
+        except (GpucorrelateError, OSError) as exc:
+            log.info("process %d: %s", pid, exc)
+
+    def describe(self, session: Session) -> None:
+        """Record in a session what works, and give it the strings that are alive."""
+        session.streams.kernel_strings.give(tuple(self._strings.living.items()))
+        if self._tracer is None:
+            reason = f"{self.off_reason}: {LOST_WITHOUT}"
+            session.notes.capability(SOURCE, CapabilityState.OFF, reason)
+            return
+        for item in self._tracer.capabilities():
+            session.notes.capability(item.source, item.state, item.reason)
+
+    def capabilities(self) -> tuple[tuple[str, CapabilityState, str], ...]:
+        """What works, for the status."""
+        if self._tracer is None:
+            return ((SOURCE, CapabilityState.OFF, f"{self.off_reason}: {LOST_WITHOUT}"),)
+        return tuple((c.source, c.state, c.reason) for c in self._tracer.capabilities())
+
+    def drain(self, sessions: Sequence[Session]) -> list[tuple[int, int]]:
+        """Deal out what the kernel has; returns new processes with their parents.
+
+        A tracer that breaks is switched off and every session says so.
+        """
+        if self._tracer is None:
+            return []
+        try:
+            rows = self._tracer.drain(self._strings)
+            born = list(self._tracer.new_targets())
+            losses = self._tracer.losses()
+        except (GpucorrelateError, OSError) as exc:
+            self._break(exc, sessions)
+            return []
+        self._pass_strings(sessions)
+        now = time.monotonic_ns()
+        members = self._members(sessions, born)
+        for item in rows:
+            for session, count, columns in self._deal(item, members):
+                session.take_kernel(item.kind, count, columns, now)
+        for loss in losses:
+            for session in sessions:
+                session.notes.loss(loss.hop, loss.what, loss.count, loss.since_ns, loss.t_ns)
+        self._count(sum(item.count for item in rows), sum(loss.count for loss in losses))
+        return born
+
+    def open_waits(self, session: Session, *, alone: bool) -> list[tuple[Kind, int, Any]]:
+        """Kind, count and columns of the session's waits that have not ended."""
+        if self._tracer is None:
+            return []
+        try:
+            rows = self._tracer.open_waits(time.monotonic_ns(), self._strings)
+        except (GpucorrelateError, OSError) as exc:
+            log.warning("open waits: %s", exc)
+            return []
+        self._pass_strings([session])
+        pids = None if alone else np.array(list(session.targets), "<u4")
+        found = []
+        for item in rows:
+            for _, count, columns in self._deal(item, [(session, pids)]):
+                found.append((item.kind, count, columns))
+        return found
+
+    def _members(
+        self, sessions: Sequence[Session], born: Sequence[tuple[int, int]]
+    ) -> list[tuple[Session, Any]]:
+        """Sessions with the processes whose rows are theirs; None: every row."""
+        if len(sessions) == 1:
+            return [(sessions[0], None)]
+        members = []
+        for session in sessions:
+            pids = set(session.targets)
+            for pid, parent in born:
+                if parent in pids:
+                    pids.add(pid)
+            members.append((session, np.array(sorted(pids), "<u4")))
+        return members
+
+    def _deal(
+        self, item: KernelRows, members: Sequence[tuple[Session, Any]]
+    ) -> Iterator[tuple[Session, int, tuple[bytes, ...]]]:
+        if not item.count:
+            return
+        everybody = [pids for _, pids in members if pids is not None]
+        tgids = column(item.kind, item.columns, "tgid", item.count)
+        for session, pids in members:
+            if pids is None:
+                yield session, item.count, item.columns
+                continue
+            mask = np.isin(tgids, pids)
+            if item.kind is _TASK:
+                # Names of wakers outside all sessions concern whoever they woke.
+                mask |= ~np.isin(tgids, np.concatenate(everybody))
+            count = int(mask.sum())
+            if count == item.count:
+                yield session, count, item.columns
+            elif count:
+                yield session, count, select(item.kind, item.columns, mask)
+
+    def _pass_strings(self, sessions: Sequence[Session]) -> None:
+        fresh = self._strings.take_fresh()
+        if fresh:
+            for session in sessions:
+                session.streams.kernel_strings.give(fresh)
+
+    def _off(self, reason: str) -> None:
+        self.off_reason = reason
+        self._tally.kernel = KernelCounters(state="off", reason=f"{reason}: {LOST_WITHOUT}")
+
+    def _break(self, exc: Exception, sessions: Sequence[Session]) -> None:
+        log.error("kernel probes failed: %s", exc)
+        self._tracer = None
+        self._off(f"kernel probes failed: {exc}")
+        for session in sessions:
+            self.describe(session)
+
+    def refresh(self) -> None:
+        """Read the probes' own state and counters, for the status."""
+        if self._tracer is None:
+            return
+        worst = [c for c in self._tracer.capabilities() if c.state == CapabilityState.DEGRADED]
+        stats = self._tracer.stats()
+        fields: dict[str, object] = {}
+        if dataclasses.is_dataclass(stats) and not isinstance(stats, type):
+            fields = dataclasses.asdict(stats)
+        numbers = {name: value for name, value in fields.items() if isinstance(value, int)}
+        self._tally.kernel = dataclasses.replace(
+            self._tally.kernel,
+            state="degraded" if worst else "on",
+            reason="; ".join(f"{c.source}: {c.reason}" for c in worst),
+            targets=len(self._tracer.targets()),
+            detail=tuple(numbers.items()),
+        )
+
+    def _count(self, drained: int, lost: int) -> None:
+        known = self._tally.kernel
+        self._tally.kernel = dataclasses.replace(
+            known, drained=known.drained + drained, lost=known.lost + lost
+        )
+
+
+def frames_of_open_waits(rows: Sequence[tuple[Kind, int, Any]], stream: int) -> bytes:
+    """Frames outside the stream's order, for a reader of a recording that still goes on."""
+    return b"".join(
+        encode(Batch(kind.id, count, tuple(columns), stream=stream))
+        for kind, count, columns in rows
+        if count
+    )

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the daemon says to an agent: start and stop, as length-prefixed msgpack maps."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgpack
+
+from gpucorrelate.probes.wire.errors import FrameError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: A longer message is damage: a start or stop needs a few dozen bytes.
+MAX_MESSAGE_BYTES = 64 * 1024
+MAX_SESSION_CHARS = 256
+
+_LENGTH = struct.Struct("<I")
+
+
+@dataclass(frozen=True)
+class Start:
+    """Begin to report.
+
+    Attributes:
+        session: Session id the daemon gave; for the agent's own notes only.
+    """
+
+    session: str
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Go dormant."""
+
+
+def encode(message: Start | Stop) -> bytes:
+    """The bytes of a message, as the daemon sends them."""
+    if isinstance(message, Start):
+        body: dict[str, str] = {"op": "start", "session": message.session}
+    else:
+        body = {"op": "stop"}
+    payload: bytes = msgpack.packb(body, use_bin_type=True)
+    return _LENGTH.pack(len(payload)) + payload
+
+
+class ControlDecoder:
+    """Cuts the daemon's byte stream into messages; memory is bounded by one message."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Start | Stop]:
+        """Yield each complete message; ones with an unknown ``op`` are passed over.
+
+        Raises:
+            FrameError: the stream is not what the protocol says; the connection is no use.
+        """
+        buffer = self._buffer
+        buffer += data
+        while len(buffer) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(buffer)
+            if length > MAX_MESSAGE_BYTES:
+                raise FrameError(f"control message of {length} bytes")
+            end = _LENGTH.size + length
+            if len(buffer) < end:
+                return
+            payload = bytes(buffer[_LENGTH.size : end])
+            del buffer[:end]
+            message = _parse(payload)
+            if message is not None:
+                yield message
+
+
+def _parse(payload: bytes) -> Start | Stop | None:
+    try:
+        body = msgpack.unpackb(payload, raw=False, max_map_len=32, max_array_len=32)
+    except Exception as exc:  # noqa: BLE001 - msgpack raises many kinds; all mean the same here
+        raise FrameError(f"control message is not msgpack: {type(exc).__name__}") from exc
+    if not isinstance(body, dict):
+        raise FrameError("control message is not a map")
+    op = body.get("op")
+    if op == "start":
+        session = body.get("session")
+        return Start(session[:MAX_SESSION_CHARS] if isinstance(session, str) else "")
+    return Stop() if op == "stop" else None

@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps of the engine core: begin, end, update, and the rows they hold.
+
+A step begins when the scheduler's output goes to the executor. It ends when its future is
+done and sampling has returned; under asynchronous scheduling that future comes from
+``sample_tokens``, several steps are in flight, and the end is told by the future's callback.
+A step that raises is closed with its error. Its number travels to the workers as an attribute
+of the scheduler's output.
+
+The engine's instances are wrapped, not their classes: whichever scheduler or executor class a
+deployment uses, it is the one that runs that is observed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gpucorrelate.probes.agents.vllm.contract import LOST, PART_ENGINE, PART_REQUESTS
+from gpucorrelate.probes.agents.vllm.facts import note_config
+from gpucorrelate.probes.agents.vllm.patch import checked, wrap
+from gpucorrelate.probes.agents.vllm.requests import hook_requests, prefix_hit
+from gpucorrelate.probes.agents.vllm.rowsets import StepRowsets
+from gpucorrelate.probes.agents.vllm.signature import Need, complaint, shape_of
+from gpucorrelate.probes.wire.schema import StepStatus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from gpucorrelate.probes.agents.agent import Agent, Part
+
+#: Attribute of a SchedulerOutput that carries the step's number to the workers.
+STEP = "_gpucorrelate_step"
+_ATTACHED = "_gpucorrelate_attached"
+_OK, _ERROR = int(StepStatus.OK), int(StepStatus.ERROR)
+
+
+def install(agent: Agent, module: ModuleType) -> None:
+    """Hook the engine core's class, so that each instance is attached on first use."""
+    part = agent.part(PART_ENGINE)
+    if not checked(part, module):
+        return
+    core = module.EngineCore
+    for name in ("step", "step_with_batch_queue"):
+        wrap(core, name, partial(_stepping, agent, part))
+    wrap(core, "add_request", partial(_attaching, agent, part))
+    process = getattr(module, "EngineCoreProc", None)
+    if process is not None:
+        wrap(process, "run_busy_loop", partial(_attaching, agent, part))
+
+
+def _attaching(agent: Agent, part: Part, original: Callable[..., Any]) -> Callable[..., Any]:
+    def attach_first(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _ATTACHED not in self.__dict__:
+            _attach(agent, part, self)
+        return original(self, *args, **kwargs)
+
+    return attach_first
+
+
+def _stepping(agent: Agent, part: Part, original: Callable[..., Any]) -> Callable[..., Any]:
+    def step(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _ATTACHED not in self.__dict__:
+            _attach(agent, part, self)
+        try:
+            return original(self, *args, **kwargs)
+        except BaseException as error:
+            steps = self.__dict__.get(_ATTACHED)
+            if steps is not None and part.on:
+                steps.close(error)
+                agent.transport.flush()
+            raise
+
+    return step
+
+
+def _attach(agent: Agent, part: Part, core: Any) -> None:
+    """Wrap an engine core's scheduler and executor; once, whatever comes of it."""
+    core.__dict__[_ATTACHED] = None
+    try:
+        agent.role("core")
+        note_config(agent, core.vllm_config)
+        problem = _instance_problem(core)
+        if problem:
+            part.refuse(f"{problem}; {LOST[PART_ENGINE]}")
+            return
+        hook_requests(agent, core.scheduler)
+        core.__dict__[_ATTACHED] = Steps(agent, part, core.scheduler, core.model_executor)
+        part.works()
+    except Exception as error:  # noqa: BLE001 - nothing of the agent may reach the engine
+        part.fault(error)
+
+
+def _instance_problem(core: Any) -> str:
+    """Why the instances at hand do not serve: a deployment may bring its own classes."""
+    wanted = (
+        (core.scheduler, Need("", "scheduler", "schedule")),
+        (
+            core.scheduler,
+            Need(
+                "", "scheduler", "update_from_output", ("scheduler_output", "model_runner_output")
+            ),
+        ),
+        (core.model_executor, Need("", "executor", "execute_model", ("scheduler_output",))),
+    )
+    for instance, need in wanted:
+        method = getattr(instance, need.name, None)
+        why = complaint(need, shape_of(method, bound=True) if callable(method) else None)
+        if why:
+            return why
+    return ""
+
+
+class Steps:
+    """Steps of one engine core: numbers them and reports what happens to them."""
+
+    def __init__(self, agent: Agent, part: Part, scheduler: Any, executor: Any) -> None:
+        self._part = part
+        self._scheduler = scheduler
+        self._executor = executor
+        self._number = 0
+        self._scheduled = (0, 0)
+        self._open: dict[int, None] = {}
+        self._begin = agent.rows("step_begin").put
+        self._end = agent.rows("step_end").put
+        self._update = agent.rows("step_update").put
+        self._span = agent.rows("span").put
+        requests = agent.part(PART_REQUESTS)
+        first_seen = partial(prefix_hit, requests, agent.rows("request").put)
+        self._rowsets = StepRowsets(agent, lambda: scheduler.requests, first_seen)
+        self._samples = hasattr(executor, "sample_tokens")
+        scheduler.schedule = self._schedule(scheduler.schedule)
+        scheduler.update_from_output = self._update_from_output(scheduler.update_from_output)
+        executor.execute_model = self._execute_model(executor.execute_model)
+        if self._samples:
+            executor.sample_tokens = self._sample_tokens(executor.sample_tokens)
+
+    def close(self, error: BaseException) -> None:
+        """The engine's loop raised: what is in flight will not come back."""
+        for step in tuple(self._open):
+            self.end(step, error)
+        self._rowsets.forget()
+
+    def end(self, step: int, error: BaseException | None = None) -> None:
+        """A step ended; a second end of the same step is none."""
+        if self._open.pop(step, self) is self:
+            return
+        status, text = (_OK, None) if error is None else (_ERROR, _text(error))
+        self._end((step, threading.get_native_id(), time.monotonic_ns(), status, text))
+
+    def _done(self, step: int, future: Any) -> None:
+        try:
+            error = None if not future.cancelled() else RuntimeError("cancelled")
+            self.end(step, error or future.exception())
+        except Exception as fault:  # noqa: BLE001
+            self._part.fault(fault)
+
+    def _schedule(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        part, now, tid, span = self._part, time.monotonic_ns, threading.get_native_id, self._span
+
+        def schedule(*args: Any, **kwargs: Any) -> Any:
+            if not part.on:
+                return original(*args, **kwargs)
+            start = now()
+            output = original(*args, **kwargs)
+            end = now()
+            self._scheduled = (start, end)
+            span((tid(), "schedule", start, end, self._number + 1))
+            return output
+
+        return schedule
+
+    def _begin_step(self, output: Any, start: int) -> int:
+        self._number = step = self._number + 1
+        setattr(output, STEP, step)
+        rowset, age, rows = self._rowsets.of_step(step, output)
+        self._open[step] = None
+        sched_start, sched_end = self._scheduled
+        self._scheduled = (0, 0)
+        self._begin(
+            (
+                step,
+                threading.get_native_id(),
+                sched_start,
+                sched_end,
+                start,
+                rowset,
+                age,
+                rows,
+                output.total_num_scheduled_tokens,
+                len(self._scheduler.waiting),
+            )
+        )
+        return step
+
+    def _execute_model(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        part, now, tid, span = self._part, time.monotonic_ns, threading.get_native_id, self._span
+
+        def execute_model(*args: Any, **kwargs: Any) -> Any:
+            if not part.on:
+                return original(*args, **kwargs)
+            step = 0
+            try:
+                output = args[0] if args else kwargs["scheduler_output"]
+                step = self._begin_step(output, now())
+            except Exception as error:  # noqa: BLE001
+                part.fault(error)
+            start = now()
+            try:
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                self.end(step, error)
+                raise
+            span((tid(), "execute", start, now(), step))
+            if not self._samples:
+                self._follow(step, result)
+            return result
+
+        return execute_model
+
+    def _sample_tokens(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        part, now, tid, span = self._part, time.monotonic_ns, threading.get_native_id, self._span
+
+        def sample_tokens(*args: Any, **kwargs: Any) -> Any:
+            if not part.on:
+                return original(*args, **kwargs)
+            step, start = self._number, now()
+            try:
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                self.end(step, error)
+                raise
+            span((tid(), "sample", start, now(), step))
+            self._follow(step, result)
+            return result
+
+        return sample_tokens
+
+    def _follow(self, step: int, result: Any) -> None:
+        """End the step when its result is there: now, or when its future is done."""
+        when_done = getattr(result, "add_done_callback", None)
+        if when_done is None:
+            self.end(step)
+        else:
+            when_done(partial(self._done, step))
+
+    def _update_from_output(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        part, now, scheduler = self._part, time.monotonic_ns, self._scheduler
+
+        def update_from_output(*args: Any, **kwargs: Any) -> Any:
+            if not part.on:
+                return original(*args, **kwargs)
+            output = args[0] if args else kwargs.get("scheduler_output")
+            step = getattr(output, STEP, 0)
+            # Futures that never call back (other executors') end here at the latest.
+            self.end(step)
+            finished = len(scheduler.finished_req_ids)
+            start = now()
+            result = original(*args, **kwargs)
+            end = now()
+            try:
+                finished = len(scheduler.finished_req_ids) - finished
+                self._updated(step, start, end, result, finished)
+            except Exception as error:  # noqa: BLE001
+                part.fault(error)
+            return result
+
+        return update_from_output
+
+    def _updated(self, step: int, start: int, end: int, result: Any, finished: int) -> None:
+        """One row per client that gets outputs; one without outputs when none does."""
+        tid = threading.get_native_id()
+        self._span((tid, "update", start, end, step))
+        if not step:
+            return  # scheduled before the agent was started
+        given = [item for item in result.values() if item.outputs]
+        for item in given:
+            rowset, tokens = self._rowsets.of_outputs(step, item.outputs, alone=len(given) == 1)
+            stamp = int(item.timestamp * 1e9)
+            self._update((step, tid, start, end, stamp, rowset, tokens, finished))
+            finished = 0
+        if not given:
+            self._update((step, tid, start, end, 0, 0, 0, finished))
+        self._rowsets.done(step)
+
+
+def _text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:300]

@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests in the frontend: tokenised, sent, registered, and their outputs as they come back."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextvars import ContextVar
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gpucorrelate.probes.agents.vllm import asgi
+from gpucorrelate.probes.agents.vllm.contract import CLIENT, OUTPUTS, PART_FRONTEND
+from gpucorrelate.probes.agents.vllm.facts import note_config
+from gpucorrelate.probes.agents.vllm.patch import checked, wrap
+from gpucorrelate.probes.agents.vllm.requests import token_hash
+from gpucorrelate.probes.agents.vllm.rowsets import ListRowsets
+from gpucorrelate.probes.agents.vllm.serial import spanning
+from gpucorrelate.probes.wire.schema import Anchor, TokenPlace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
+
+    from gpucorrelate.probes.agents.agent import Agent
+
+_SENT = int(Anchor.SENT)
+_REGISTERED = int(Anchor.REGISTERED)
+_LINKED = int(Anchor.LINKED)
+_FRONTEND = int(TokenPlace.FRONTEND)
+#: Output states remembered for requests whose end has not been seen.
+_MAX_STATES = 8192
+
+#: When the current task last began to write to the engine's socket.
+_SENT_AT: ContextVar[int] = ContextVar("gpucorrelate_sent_at", default=0)
+
+_CLIENTS_ASYNC = ("AsyncMPClient", "DPAsyncMPClient")
+_CLIENTS = ("SyncMPClient", "InprocClient")
+
+
+def install(agent: Agent, module: ModuleType) -> None:
+    """Hook what the module has of the frontend."""
+    part = agent.part(PART_FRONTEND)
+    if not checked(part, module):
+        return
+    if module.__name__ == OUTPUTS:
+        _Outputs(agent).install(module)
+    elif module.__name__ == CLIENT:
+        _install_clients(agent, module)
+    else:
+        wrap(module.AsyncLLM, "_run_output_handler", partial(_output_handler, agent))
+
+
+def _output_handler(agent: Agent, original: Callable[..., Any]) -> Callable[..., Any]:
+    """Name the work of the task that takes outputs in."""
+    part = agent.part(PART_FRONTEND)
+
+    def _run_output_handler(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if getattr(self, "output_handler", None) is not None:
+            return original(self, *args, **kwargs)
+        try:
+            agent.role("api")
+            note_config(agent, self.vllm_config)
+            part.works()
+        except Exception as error:  # noqa: BLE001
+            part.fault(error)
+        with asgi.naming(agent, "output_handler"):
+            return original(self, *args, **kwargs)
+
+    return _run_output_handler
+
+
+def _install_clients(agent: Agent, module: ModuleType) -> None:
+    part = agent.part(PART_FRONTEND)
+    put, span = agent.rows("request").put, agent.rows("span").put
+    now, tid = time.monotonic_ns, threading.get_native_id
+
+    def sent(request: Any, when: int) -> None:
+        try:
+            prompt = len(request.prompt_token_ids or ())
+            put((request.request_id, asgi.EXCHANGE.get(), _SENT, when, tid(), prompt, None))
+        except Exception as error:  # noqa: BLE001
+            part.fault(error)
+
+    # The time is taken before the socket is written to: the engine may have the request
+    # before this thread gets to look at a clock again.
+    def waiting(original: Callable[..., Any]) -> Callable[..., Any]:
+        async def add_request_async(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+            if not part.on:
+                return await original(self, request, *args, **kwargs)
+            _SENT_AT.set(0)
+            result = await original(self, request, *args, **kwargs)
+            sent(request, _SENT_AT.get() or now())
+            return result
+
+        return add_request_async
+
+    def sending(original: Callable[..., Any]) -> Callable[..., Any]:
+        def send(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if not part.on:
+                return original(self, *args, **kwargs)
+            start = now()
+            _SENT_AT.set(start)
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                span((tid(), "send", start, now(), 0))
+
+        return send
+
+    def direct(original: Callable[..., Any]) -> Callable[..., Any]:
+        def add_request(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+            if not part.on:
+                return original(self, request, *args, **kwargs)
+            start = now()
+            result = original(self, request, *args, **kwargs)
+            sent(request, start)
+            return result
+
+        return add_request
+
+    for name in _CLIENTS_ASYNC:
+        wrap(getattr(module, name), "add_request_async", waiting)
+        wrap(getattr(module, name), "_send_input_message", sending)
+    for name in _CLIENTS:
+        wrap(getattr(module, name), "add_request", direct)
+    wrap(module.SyncMPClient, "_send_input", partial(spanning, part, span, "send"))
+
+
+class _Outputs:
+    """Hooks of the output processor."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._part = agent.part(PART_FRONTEND)
+        self._put = agent.rows("request").put
+        self._rows = agent.rows("outputs").put
+        self._tokens = agent.rows("tokens").put
+        self._span = agent.rows("span").put
+        self._rowsets = ListRowsets(agent)
+        self._states: dict[str, Any] = {}
+
+    def install(self, module: ModuleType) -> None:
+        owner = module.OutputProcessor
+        wrap(owner, "add_request", self._adding)
+        wrap(owner, "process_outputs", self._processing)
+        wrap(owner, "abort_requests", self._aborting)
+
+    def _adding(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        part, now, tid = self._part, time.monotonic_ns, threading.get_native_id
+
+        def add_request(processor: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(processor, *args, **kwargs)
+            if part.on:
+                try:
+                    request = args[0] if args else kwargs["request"]
+                    self._registered(processor, request, now(), tid())
+                except Exception as error:  # noqa: BLE001
+                    part.fault(error)
+            return result
+
+        return add_request
+
+    def _registered(self, processor: Any, request: Any, now: int, tid: int) -> None:
+        name, exchange = request.request_id, asgi.EXCHANGE.get()
+        external = getattr(request, "external_req_id", None) or name
+        if not exchange:
+            self._agent.role("api")
+            self._part.works()
+        self._put((name, exchange, _REGISTERED, now, tid, 0, external))
+        if exchange:
+            self._put((name, exchange, _LINKED, now, tid, 0, external))
+        state = processor.request_states.get(name)
+        if state is not None:
+            self._remember(name, state)
+
+    def _remember(self, name: str, state: Any) -> None:
+        states = self._states
+        states[name] = state
+        while len(states) > _MAX_STATES:
+            states.pop(next(iter(states)), None)
+
+    def _aborting(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def abort_requests(processor: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(processor, *args, **kwargs)
+            try:
+                for name in result or ():
+                    self._states.pop(name, None)
+            except Exception as error:  # noqa: BLE001
+                self._part.fault(error)
+            return result
+
+        return abort_requests
+
+    def _processing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        part, now = self._part, time.monotonic_ns
+
+        def process_outputs(processor: Any, *args: Any, **kwargs: Any) -> Any:
+            if not part.on:
+                return original(processor, *args, **kwargs)
+            given = None
+            try:
+                outputs = args[0] if args else kwargs["engine_core_outputs"]
+                stamp = args[1] if len(args) > 1 else kwargs.get("engine_core_timestamp")
+                given = self._before(outputs, stamp)
+            except Exception as error:  # noqa: BLE001
+                part.fault(error)
+            start = now()
+            result = original(processor, *args, **kwargs)
+            end = now()
+            if given is not None:
+                try:
+                    self._after(start, end, given, result)
+                except Exception as error:  # noqa: BLE001
+                    part.fault(error)
+            return result
+
+        return process_outputs
+
+    def _before(
+        self, outputs: Sequence[Any], stamp: float | None
+    ) -> tuple[int, int, int, list[Any]]:
+        """Stamp, rowset, tokens, and the outputs that end their request.
+
+        Before the call, because it may trim the outputs it is given.
+        """
+        rowset, tokens = self._rowsets.of_outputs(outputs)
+        ending = [out for out in outputs if out.finish_reason is not None]
+        return int((stamp or 0.0) * 1e9), rowset, tokens, ending
+
+    def _after(
+        self, start: int, end: int, given: tuple[int, int, int, list[Any]], result: Any
+    ) -> None:
+        stamp, rowset, tokens, ending = given
+        tid = threading.get_native_id()
+        self._rows((tid, start, end, stamp, rowset, tokens))
+        self._span((tid, "output", start, end, 0))
+        for out in ending:
+            self._finished(out.request_id, str(out.finish_reason), end)
+        # Ended here by a stop string; the engine is told to abort them.
+        for name in getattr(result, "reqs_to_abort", None) or ():
+            self._finished(name, "stop", end)
+
+    def _finished(self, name: str, reason: str, now: int) -> None:
+        state = self._states.pop(name, None)
+        detokenizer = getattr(state, "detokenizer", None)
+        output = getattr(detokenizer, "output_token_ids", None)
+        if output is not None:
+            self._tokens((name, _FRONTEND, len(output), token_hash(output), now, reason))

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of the model runner in a worker, with the rows as the runner packed them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from gpucorrelate.probes.agents.vllm.contract import NEEDS, PART_WORKER, RUNNER_V2_NEEDS
+from gpucorrelate.probes.agents.vllm.engine import STEP
+from gpucorrelate.probes.agents.vllm.patch import checked, wrap
+from gpucorrelate.probes.agents.vllm.rowsets import ListRowsets
+from gpucorrelate.probes.wire.schema import WorkerPhase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
+
+    from gpucorrelate.probes.agents.agent import Agent
+
+_STATE = "_gpucorrelate_state"
+_EXECUTE, _SAMPLE = int(WorkerPhase.EXECUTE), int(WorkerPhase.SAMPLE)
+
+
+class _Runner:
+    """What is remembered of one model runner."""
+
+    __slots__ = ("rank", "rowset", "rowsets", "step")
+
+    def __init__(self, agent: Agent, runner: Any) -> None:
+        agent.role("worker")
+        self.rank = int(getattr(getattr(runner, "parallel_config", None), "rank", 0) or 0)
+        agent.rank(self.rank)
+        self.rowsets = ListRowsets(agent)
+        self.rowset = 0
+        self.step = 0
+
+
+def install(agent: Agent, module: ModuleType) -> None:
+    """Hook a module's model runner."""
+    part = agent.part(PART_WORKER)
+    needs = RUNNER_V2_NEEDS if ".gpu." in module.__name__ else NEEDS[PART_WORKER]
+    if not checked(part, module, needs):
+        return
+    calls = _Calls(agent)
+    wrap(module.GPUModelRunner, "execute_model", calls.executing)
+    wrap(module.GPUModelRunner, "sample_tokens", calls.sampling)
+
+
+def packed_ids(runner: Any) -> Sequence[str]:
+    """Request ids in the order of the runner's batch; the runners keep it in two places."""
+    ids = getattr(getattr(runner, "input_batch", None), "req_ids", None)
+    if ids is None:
+        state = getattr(runner, "execute_model_state", None)
+        ids = getattr(getattr(state, "input_batch", None), "req_ids", None)
+    return () if ids is None else ids
+
+
+class _Calls:
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._part = agent.part(PART_WORKER)
+        self._put = agent.rows("worker_step").put
+        self._span = agent.rows("span").put
+
+    def executing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        part, now = self._part, time.monotonic_ns
+
+        def execute_model(runner: Any, *args: Any, **kwargs: Any) -> Any:
+            if not part.on or kwargs.get("dummy_run"):
+                return original(runner, *args, **kwargs)
+            start = now()
+            try:
+                return original(runner, *args, **kwargs)
+            finally:
+                self._executed(runner, args, kwargs, start, now())
+
+        return execute_model
+
+    def sampling(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        part, now = self._part, time.monotonic_ns
+
+        def sample_tokens(runner: Any, *args: Any, **kwargs: Any) -> Any:
+            if not part.on:
+                return original(runner, *args, **kwargs)
+            start = now()
+            try:
+                return original(runner, *args, **kwargs)
+            finally:
+                self._sampled(runner, start, now())
+
+        return sample_tokens
+
+    def _executed(
+        self, runner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], start: int, end: int
+    ) -> None:
+        try:
+            state = self._state(runner)
+            output = args[0] if args else kwargs.get("scheduler_output")
+            state.step = step = getattr(output, STEP, 0)
+            state.rowset = rowset = state.rowsets.of(packed_ids(runner))
+            tid = threading.get_native_id()
+            self._put((step, tid, state.rank, _EXECUTE, start, end, rowset))
+            self._span((tid, "execute", start, end, step))
+        except Exception as error:  # noqa: BLE001
+            self._part.fault(error)
+
+    def _sampled(self, runner: Any, start: int, end: int) -> None:
+        try:
+            state = self._state(runner)
+            tid = threading.get_native_id()
+            self._put((state.step, tid, state.rank, _SAMPLE, start, end, state.rowset))
+            self._span((tid, "sample", start, end, state.step))
+        except Exception as error:  # noqa: BLE001
+            self._part.fault(error)
+
+    def _state(self, runner: Any) -> _Runner:
+        state = runner.__dict__.get(_STATE)
+        if state is None:
+            state = runner.__dict__[_STATE] = _Runner(self._agent, runner)
+            self._part.works()
+        return state  # type: ignore[no-any-return]

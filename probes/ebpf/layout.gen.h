@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* Made from layout.py by build.py: edit that and run it. */
+#ifndef GPC_LAYOUT_GEN_H
+#define GPC_LAYOUT_GEN_H
+
+#define GPC_TARGET_WORDS 65536
+#define GPC_MAX_CPUS 1024
+#define GPC_CPU_WORDS 16
+#define GPC_CONTROL_WORDS 8
+#define GPC_CONFIG_WORDS 8
+#define GPC_SUM_ENTRIES 16384
+
+enum {
+	GPC_CFG_MIN_WAIT_NS = 0,
+	GPC_CFG_FAULT_PROGRAMS = 1,
+};
+
+enum {
+	GPC_CTL_EPOCH = 0,
+	GPC_CTL_SUM_WINDOW = 1,
+	GPC_CTL_ITER_MODE = 2,
+	GPC_CTL_ITER_TGID = 3,
+};
+
+enum {
+	GPC_CPU_IN_HARD_TIMER = 0,
+	GPC_CPU_DROP_WAIT = 1,
+	GPC_CPU_DROP_FAULT = 2,
+	GPC_CPU_DROP_TASK = 3,
+	GPC_CPU_DROP_SPIN = 4,
+	GPC_CPU_IN_SOFT_TIMER = 5,
+	GPC_CPU_FIRST_DROP_NS = 6,
+	GPC_CPU_LAST_DROP_NS = 7,
+	GPC_CPU_FAIL_STORAGE = 8,
+	GPC_CPU_FAIL_READ = 9,
+	GPC_CPU_SUMS_FULL = 10,
+	GPC_CPU_IN_SOFTIRQ = 11,
+	GPC_CPU_IN_IRQ = 12,
+};
+
+enum {
+	GPC_ITER_REPORT = 0,
+	GPC_ITER_ATTACH = 1,
+	GPC_ITER_FORGET = 2,
+};
+
+#endif

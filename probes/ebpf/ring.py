@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BPF ring buffers to numpy: mapped memory, whole batches, no Python per event.
+
+A ring (``Documentation/bpf/ringbuf.rst`` of Linux) is a consumer page, a producer page and the
+data, which is mapped twice in a row so that no record is ever split. Each record has an 8-byte
+header: length with two flag bits, and a page offset. All our records are equally long, so a
+stretch of the ring is an array as it lies there.
+"""
+
+from __future__ import annotations
+
+import mmap
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpucorrelate.probes.wire.schema import KERNEL_RECORD
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_NUMPY = {"u8": "u1", "u16": "<u2", "u32": "<u4", "u64": "<u8", "i16": "<i2", "i64": "<i8"}
+
+#: One kernel record, as ``struct gpc_rec`` lies in memory.
+RECORD = np.dtype([(column.name, _NUMPY[column.ctype]) for column in KERNEL_RECORD])
+#: A record with the ring's header before it.
+SLOT = np.dtype([("ring_length", "<u4"), ("ring_page", "<u4"), *RECORD.descr])
+
+#: Header bits of include/uapi/linux/bpf.h: being written; to be ignored.
+_BUSY = np.uint32(1 << 31)
+_DISCARDED = np.uint32(1 << 30)
+_MAP_POPULATE = getattr(mmap, "MAP_POPULATE", 0x8000)
+
+
+class Ring:
+    """The consumer's side of one ring.
+
+    Args:
+        fd: File descriptor of the ring; may be closed after.
+        size_bytes: Size it was made with.
+    """
+
+    def __init__(self, fd: int, size_bytes: int) -> None:
+        page = mmap.PAGESIZE
+        self.size_bytes = size_bytes
+        self._consumer_map = mmap.mmap(
+            fd, page, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE, offset=0
+        )
+        # Populated at once: a page's first touch while draining would cost a fault each.
+        self._producer_map = mmap.mmap(
+            fd,
+            page + 2 * size_bytes,
+            mmap.MAP_SHARED | _MAP_POPULATE,
+            mmap.PROT_READ,
+            offset=page,
+        )
+        self._consumed = np.frombuffer(self._consumer_map, np.uint64, 1)
+        self._produced = np.frombuffer(self._producer_map, np.uint64, 1)
+        self._data = np.frombuffer(self._producer_map, np.uint8, 2 * size_bytes, offset=page)
+        self._mask = size_bytes - 1
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes written and not yet taken."""
+        return int(self._produced[0]) - int(self._consumed[0])
+
+    @property
+    def written(self) -> int:
+        """Records that ever went into the ring."""
+        return int(self._produced[0]) // SLOT.itemsize
+
+    def take(self, limit: int) -> NDArray[np.void]:
+        """Up to ``limit`` finished records, oldest first, copied out of the ring."""
+        start = int(self._consumed[0])
+        count = min((int(self._produced[0]) - start) // SLOT.itemsize, limit)
+        at = start & self._mask
+        slots = self._data[at : at + count * SLOT.itemsize].view(SLOT)
+        busy = np.flatnonzero(slots["ring_length"] & _BUSY)
+        if busy.size:
+            # Everything before the first unfinished record; the rest the next time.
+            slots = slots[: int(busy[0])]
+        taken = slots.copy()
+        self._consumed[0] = start + len(taken) * SLOT.itemsize
+        discarded = (taken["ring_length"] & _DISCARDED) != 0
+        return taken[~discarded] if discarded.any() else taken
+
+    def close(self) -> None:
+        """Unmap the ring."""
+        # The arrays hold the mappings open: they go first.
+        del self._consumed, self._produced, self._data
+        self._consumer_map.close()
+        self._producer_map.close()

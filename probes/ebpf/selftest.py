@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A probe that answers wrongly must not be trusted: it first observes a wait we make."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpucorrelate.probes.wire.errors import SelfTestError
+from gpucorrelate.probes.wire.frame import StringTable
+from gpucorrelate.probes.wire.schema import BY_NAME, FdKind, WaitKind
+
+if TYPE_CHECKING:
+    from gpucorrelate.probes.ebpf.tracer import Tracer
+    from gpucorrelate.probes.ebpf.values import Rows
+
+#: The reader may be preempted before it waits, so that there is nothing to see: try again.
+_TRIES = 5
+_WAIT_S = 0.005
+#: A program must see at least this part of the wait as it looks from outside.
+_SEEN_PART = 0.5
+
+
+@dataclass(frozen=True)
+class _Made:
+    """The wait that was made: who waited when, and who ended it."""
+
+    tid: int
+    waker_tid: int
+    before_ns: int
+    after_ns: int
+
+
+def _make_wait() -> _Made:
+    """Read from an empty pipe until a second thread writes to it."""
+    reader, writer = os.pipe()
+    waker: list[int] = []
+
+    def wake() -> None:
+        waker.append(threading.get_native_id())
+        time.sleep(_WAIT_S)
+        os.write(writer, b"x")
+
+    thread = threading.Thread(target=wake, name="gpucorrelate-selftest")
+    before = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    thread.start()
+    os.read(reader, 1)
+    after = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    thread.join()
+    os.close(reader)
+    os.close(writer)
+    return _Made(threading.get_native_id(), waker[0], before, after)
+
+
+def _column(rows: Rows, name: str) -> list[int]:
+    kind = BY_NAME[rows.kind.name]
+    index = kind.index(name)
+    values = np.frombuffer(rows.columns[index], f"<{kind.columns[index].code}")
+    return [int(value) for value in values]
+
+
+def _initial_ids(found: list[Rows]) -> dict[int, int]:
+    """Thread ids of our own namespace to those of the initial one, from the announcements."""
+    ids: dict[int, int] = {}
+    for rows in found:
+        if rows.kind.name == "task":
+            ids.update(zip(_column(rows, "ns_tid"), _column(rows, "tid"), strict=True))
+    return ids
+
+
+def _problem(made: _Made, found: list[Rows]) -> str:
+    """What is wrong with what was seen; empty when it is what was made."""
+    ids = _initial_ids(found)
+    tid, waker = ids.get(made.tid), ids.get(made.waker_tid)
+    if tid is None or waker is None:
+        return "threads were not announced"
+    names = ("tid", "start_ns", "end_ns", "wait_kind", "op", "waker_tid")
+    waits = [
+        row
+        for rows in found
+        if rows.kind.name == "wait"
+        for row in zip(*(_column(rows, name) for name in names), strict=True)
+    ]
+    for row_tid, start, end, kind, op, row_waker in waits:
+        if row_tid != tid or kind != WaitKind.READ or op != FdKind.PIPE:
+            continue
+        if start < made.before_ns or end > made.after_ns:
+            return "the clock is not CLOCK_MONOTONIC"
+        if end - start < _SEEN_PART * _WAIT_S * 1e9:
+            return f"the wait is {(end - start) / 1e6:.3f} ms long, made were {_WAIT_S * 1e3} ms"
+        if row_waker != waker:
+            return f"woken by thread {row_waker}, really by {waker}"
+        return ""
+    return f"the wait was not among {len(waits)} seen"
+
+
+def run(tracer: Tracer) -> None:
+    """Make a wait in this process and check that the tracer tells tid, length and waker rightly.
+
+    Raises:
+        SelfTestError: it does not, or does not see the wait.
+    """
+    pid = os.getpid()
+    strings = StringTable()
+    problem = ""
+    for _ in range(_TRIES):
+        tracer.add_target(pid)
+        try:
+            made = _make_wait()
+        finally:
+            tracer.remove_target(pid)
+        problem = _problem(made, tracer.drain(strings))
+        if not problem:
+            tracer.new_targets()
+            return
+    raise SelfTestError(
+        f"the kernel probes' self-test failed: {problem}",
+        hint="nothing they say can be trusted here; report the kernel release",
+    )

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
+/* What a thread that leaves the CPU is waiting in, from its own syscall and arguments. */
+#ifndef GPC_SYSCALLS_H
+#define GPC_SYSCALLS_H
+
+#if defined(__TARGET_ARCH_x86)
+/* arch/x86/entry/syscalls/syscall_64.tbl */
+#define NR_SCHED_YIELD 24
+#define NR_FUTEX 202
+#define NR_FUTEX_WAITV 449
+#define NR_FUTEX_WAIT 455
+#define GPC_KINDS 512
+
+static const __u8 gpc_kind_of[GPC_KINDS] = {
+	[0] = GPC_WAIT_READ,	   /* read */
+	[1] = GPC_WAIT_WRITE,	   /* write */
+	[7] = GPC_WAIT_POLL,	   /* poll */
+	[16] = GPC_WAIT_IOCTL,	   /* ioctl */
+	[17] = GPC_WAIT_READ,	   /* pread64 */
+	[18] = GPC_WAIT_WRITE,	   /* pwrite64 */
+	[19] = GPC_WAIT_READ,	   /* readv */
+	[20] = GPC_WAIT_WRITE,	   /* writev */
+	[23] = GPC_WAIT_SELECT,	   /* select */
+	[35] = GPC_WAIT_SLEEP,	   /* nanosleep */
+	[40] = GPC_WAIT_WRITE,	   /* sendfile */
+	[42] = GPC_WAIT_WRITE,	   /* connect */
+	[43] = GPC_WAIT_READ,	   /* accept */
+	[44] = GPC_WAIT_WRITE,	   /* sendto */
+	[45] = GPC_WAIT_READ,	   /* recvfrom */
+	[46] = GPC_WAIT_WRITE,	   /* sendmsg */
+	[47] = GPC_WAIT_READ,	   /* recvmsg */
+	[74] = GPC_WAIT_WRITE,	   /* fsync */
+	[75] = GPC_WAIT_WRITE,	   /* fdatasync */
+	[202] = GPC_WAIT_FUTEX,	   /* futex */
+	[230] = GPC_WAIT_SLEEP,	   /* clock_nanosleep */
+	[232] = GPC_WAIT_EPOLL,	   /* epoll_wait */
+	[270] = GPC_WAIT_SELECT,   /* pselect6 */
+	[271] = GPC_WAIT_POLL,	   /* ppoll */
+	[275] = GPC_WAIT_READ,	   /* splice: fd_in */
+	[277] = GPC_WAIT_WRITE,	   /* sync_file_range */
+	[278] = GPC_WAIT_WRITE,	   /* vmsplice */
+	[281] = GPC_WAIT_EPOLL,	   /* epoll_pwait */
+	[288] = GPC_WAIT_READ,	   /* accept4 */
+	[295] = GPC_WAIT_READ,	   /* preadv */
+	[296] = GPC_WAIT_WRITE,	   /* pwritev */
+	[299] = GPC_WAIT_READ,	   /* recvmmsg */
+	[307] = GPC_WAIT_WRITE,	   /* sendmmsg */
+	[327] = GPC_WAIT_READ,	   /* preadv2 */
+	[328] = GPC_WAIT_WRITE,	   /* pwritev2 */
+	[426] = GPC_WAIT_IO_URING, /* io_uring_enter */
+	[441] = GPC_WAIT_EPOLL,	   /* epoll_pwait2 */
+	[449] = GPC_WAIT_FUTEX,	   /* futex_waitv */
+	[455] = GPC_WAIT_FUTEX,	   /* futex_wait */
+};
+#endif
+
+/* include/uapi/linux/futex.h */
+#define FUTEX_WAIT 0
+struct futex_waitv {
+	__u64 val;
+	__u64 uaddr;
+	__u32 flags;
+	__u32 reserved;
+};
+
+static __always_inline __u32 mode_kind(__u16 mode)
+{
+	switch (mode & S_IFMT) {
+	case S_IFIFO:
+		return GPC_FD_PIPE;
+	case S_IFSOCK:
+		return GPC_FD_SOCKET;
+	case S_IFREG:
+	case S_IFBLK:
+	case S_IFDIR:
+		return GPC_FD_FILE;
+	}
+	return GPC_FD_OTHER; /* eventfd and the like, character devices */
+}
+
+/* What a file descriptor of the task refers to. */
+static __always_inline __u32 fd_kind(struct task_struct *task, __u32 fd)
+{
+	struct files_struct *files = task->files;
+	struct file **slot, *file = NULL;
+	struct inode *inode = NULL;
+	struct fdtable *fdt;
+	__u16 mode = 0;
+
+	if (!files)
+		return GPC_FD_NONE;
+	fdt = files->fdt;
+	if (fd >= fdt->max_fds)
+		return GPC_FD_NONE;
+	slot = fdt->fd + fd;
+	if (bpf_probe_read_kernel(&file, sizeof(file), slot) || !file ||
+	    bpf_core_read(&inode, sizeof(inode), &file->f_inode) || !inode ||
+	    bpf_core_read(&mode, sizeof(mode), &inode->i_mode)) {
+		count(GPC_CPU_FAIL_READ);
+		return GPC_FD_NONE;
+	}
+	return mode_kind(mode);
+}
+
+/* Address and operation of a futex wait; of several futexes, the first. */
+static __always_inline void describe_futex(struct gpc_state *s, __s16 nr, __u64 arg1)
+{
+	struct futex_waitv first;
+
+	s->op = nr == NR_FUTEX ? (__u32)arg1 : FUTEX_WAIT;
+	if (nr != NR_FUTEX_WAITV)
+		return;
+	/* The thread is still current: its memory is the one mapped. */
+	if (bpf_probe_read_user(&first, sizeof(first), (void *)s->arg))
+		count(GPC_CPU_FAIL_READ);
+	else
+		s->arg = first.uaddr;
+}
+
+/* A thread without a syscall number blocks in a fault, or was stopped on its way to user code. */
+static __always_inline __u8 kind_without_syscall(struct task_struct *task, struct gpc_state *s)
+{
+	if (task->flags & (PF_IO_WORKER | PF_USER_WORKER))
+		return GPC_WAIT_OTHER;
+	if (task->__state & TASK_STOPPED_OR_TRACED)
+		return GPC_WAIT_OTHER;
+	if (gpc_config[GPC_CFG_FAULT_PROGRAMS] && !s->fault_ns)
+		return GPC_WAIT_OTHER;
+	s->arg = s->fault_ns ? s->fault_addr : 0;
+	return GPC_WAIT_FAULT;
+}
+
+/* Fill in kind, argument and operation of a wait; current is the thread, or it is at rest. */
+static __always_inline void describe(struct task_struct *task, struct gpc_state *s, bool is_current)
+{
+	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(task);
+	__s16 nr = s->nr;
+
+	s->arg = 0;
+	s->op = 0;
+	/* A fault that never ended (a signal came instead) is over when another syscall waits. */
+	if (s->fault_ns && s->fault_nr != nr)
+		s->fault_ns = 0;
+	if (task->flags & PF_EXITING) {
+		s->kind = GPC_WAIT_EXITING;
+		return;
+	}
+	if (nr < 0) {
+		s->kind = kind_without_syscall(task, s);
+		return;
+	}
+	if (s->fault_ns) {
+		s->kind = GPC_WAIT_FAULT;
+		s->arg = s->fault_addr;
+		return;
+	}
+	s->kind = nr < GPC_KINDS ? gpc_kind_of[nr & (GPC_KINDS - 1)] : GPC_WAIT_OTHER;
+	s->arg = GPC_REGS_ARG0(regs);
+	if (s->kind == GPC_WAIT_READ || s->kind == GPC_WAIT_WRITE)
+		s->op = fd_kind(task, s->arg);
+	else if (s->kind == GPC_WAIT_FUTEX && is_current)
+		describe_futex(s, nr, GPC_REGS_ARG1(regs));
+	else if (s->kind == GPC_WAIT_FUTEX && nr == NR_FUTEX)
+		s->op = GPC_REGS_ARG1(regs);
+}
+
+#endif

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Make sure the compilers, libbpf and Python's venv are there; install them when root can be had.
+set -euo pipefail
+# shellcheck source=scripts/lib.sh
+. "$(dirname "$0")/lib.sh"
+
+packages=()
+need() { # PACKAGE COMMAND...: PACKAGE is needed when COMMAND fails
+	local package=$1
+	shift
+	"$@" >/dev/null 2>&1 || packages+=("$package")
+}
+
+has_libbpf() { ldconfig -p 2>/dev/null | grep -q 'libbpf\.so\.1' || /sbin/ldconfig -p | grep -q 'libbpf\.so\.1'; }
+has_strip() { command -v llvm-strip || compgen -c llvm-strip- | grep -q .; }
+
+need clang command -v clang
+need llvm has_strip
+need gcc command -v cc
+need libc6-dev test -e /usr/include/stdio.h
+need libbpf-dev test -e /usr/include/bpf/bpf_helpers.h
+need libbpf1 has_libbpf
+need python3-venv find_python 3.11 3.12 3.13 3.14
+
+if [ ${#packages[@]} -gt 0 ]; then
+	install="apt-get install -y --no-install-recommends ${packages[*]}"
+	command -v apt-get >/dev/null ||
+		die "missing: ${packages[*]} (Debian's names); this system has no apt-get, install their like and try again"
+	say "system packages missing: ${packages[*]}"
+	as_root true || die "not root and sudo asks for a password. Run this, then try again:  sudo $install"
+	quietly apt-update as_root apt-get update -q
+	quietly apt-install as_root env DEBIAN_FRONTEND=noninteractive bash -c "$install"
+fi
+find_python 3.11 3.12 3.13 3.14 >/dev/null ||
+	die "no Python 3.11 or newer with venv found; install one or name it with PYTHON=/path/to/python3"
+say "system packages: all there"

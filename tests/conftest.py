@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tests need, asked once; unmet needs skip aloud, or fail where they are required.
+
+A marker (``kernel``, ``engine``, ``system``, ``traces``) says what a test needs.
+``GPUCORRELATE_REQUIRE=kernel,engine`` turns every skip of a test that carries one of these
+markers into a failure, whether the need was found missing here or the test skipped itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.engine.server import missing_engine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+ROOT = Path(__file__).resolve().parents[1]
+_CAP_PERFMON = 38
+_CAP_BPF = 39
+
+
+def _capabilities() -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("CapEff:"):
+            return int(line.split()[1], 16)
+    return 0
+
+
+def _missing_kernel() -> str:
+    wanted = 1 << _CAP_BPF | 1 << _CAP_PERFMON
+    if os.geteuid() != 0 and _capabilities() & wanted != wanted:
+        return "not root, and no CAP_BPF with CAP_PERFMON: run as root"
+    if not Path("/sys/kernel/btf/vmlinux").exists():
+        return "this kernel has no BTF (/sys/kernel/btf/vmlinux)"
+    if not list((ROOT / "probes" / "ebpf").glob("*.bpf.o")):
+        return "the BPF objects are not built: run 'make native'"
+    return ""
+
+
+def _missing_system() -> str:
+    if os.geteuid() != 0:
+        return "not root: namespaces cannot be made"
+    if shutil.which("systemctl") is None:
+        return "systemd is not installed"
+    return ""
+
+
+def _missing_traces() -> str:
+    folder = Path(os.environ.get("GPUCORRELATE_TRACES") or ROOT.parent / "shared" / "traces")
+    return "" if folder.is_dir() else f"no recorded traces in {folder} (GPUCORRELATE_TRACES)"
+
+
+_NEEDS: dict[str, Callable[[], str]] = {
+    "kernel": functools.cache(_missing_kernel),
+    "engine": functools.cache(missing_engine),
+    "system": functools.cache(_missing_system),
+    "traces": functools.cache(_missing_traces),
+}
+
+
+def required() -> frozenset[str]:
+    """The needs that ``GPUCORRELATE_REQUIRE`` makes obligatory.
+
+    Raises:
+        pytest.UsageError: it names one that does not exist.
+    """
+    names = {name.strip() for name in os.environ.get("GPUCORRELATE_REQUIRE", "").split(",")}
+    names.discard("")
+    if unknown := names - set(_NEEDS):
+        known = ", ".join(_NEEDS)
+        raise pytest.UsageError(
+            f"GPUCORRELATE_REQUIRE: no such need: {', '.join(sorted(unknown))} (there are {known})"
+        )
+    return frozenset(names)
+
+
+def _needs_of(item: pytest.Item) -> list[str]:
+    return [name for name in _NEEDS if item.get_closest_marker(name) is not None]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    required()  # a typing error in the variable must stop the run, not weaken it
+    config.stash[_UNMET] = Counter()
+
+
+_UNMET: pytest.StashKey[Counter[str]] = pytest.StashKey()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for name in _needs_of(item):
+        if reason := _NEEDS[name]():
+            item.config.stash[_UNMET][f"{name}: {reason}"] += 1
+            pytest.skip(f"needs {name}: {reason}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    obligatory = required().intersection(_needs_of(item))
+    if report.skipped and obligatory and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        names = ", ".join(sorted(obligatory))
+        report.longrepr = f"skipped, but GPUCORRELATE_REQUIRE has {names}: {report.longrepr}"
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    unmet = terminalreporter.config.stash[_UNMET]
+    if unmet:
+        terminalreporter.section("NOT TESTED", red=True, bold=True)
+        for reason, count in unmet.items():
+            terminalreporter.write_line(f"{count} tests need {reason}")
+
+
+def pytest_report_header() -> list[str]:
+    needs = [f"{name} {'no' if check() else 'yes'}" for name, check in _NEEDS.items()]
+    return [f"needs: {', '.join(needs)}; required: {', '.join(sorted(required())) or 'none'}"]
+
+
+if sys.version_info < (3, 11):
+    raise pytest.UsageError("the tests need Python 3.11 or newer")

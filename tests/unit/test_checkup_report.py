@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What ``check`` finds on this host and what it makes of facts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpucorrelate.daemon import checkup
+from gpucorrelate.daemon.checkup import Check, CheckReport, CheckState
+from gpucorrelate.probes.ebpf import support
+
+ALL = frozenset(
+    {
+        *support._TRACEPOINTS,
+        *support._SYMBOLS,
+    }
+)
+FULL = support.KernelFacts(
+    machine="x86_64",
+    release="6.1.0",
+    btf=True,
+    symbols=ALL,
+    capabilities=(1 << 41) - 1,
+    perf_event_paranoid=2,
+    initial_pid_ns=True,
+    lockdown="none",
+    libbpf="1.1",
+    object_built=True,
+)
+
+
+def named(checks: list[Check]) -> dict[str, Check]:
+    return {check.name: check for check in checks}
+
+
+def test_a_host_that_has_everything_lacks_nothing() -> None:
+    checks = [*checkup.facts_of_kernel(FULL), *checkup.sources_of_kernel(support.decide(FULL))]
+    assert {check.state for check in checks} == {CheckState.OK}
+    assert not any(check.lost or check.mend for check in checks)
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"btf": False}, "kernel.btf"),
+        ({"libbpf": None}, "kernel.libbpf"),
+        ({"object_built": False}, "kernel.programs"),
+        ({"capabilities": 0}, "ebpf.sched"),
+        ({"machine": "riscv64"}, "ebpf.sched"),
+        ({"lockdown": "confidentiality"}, "ebpf.sched"),
+    ],
+)
+def test_what_the_main_job_needs_is_missing(change: dict[str, object], name: str) -> None:
+    facts = replace(FULL, **change)  # type: ignore[arg-type]
+    found = [*checkup.facts_of_kernel(facts), *checkup.sources_of_kernel(support.decide(facts))]
+    check = named(found)[name]
+    assert check.state is CheckState.MISSING
+    assert check.needed
+    assert "waits" in check.lost
+    assert not CheckReport("1", "k", tuple(found)).usable
+
+
+def test_debians_stricter_perf_setting_degrades_faults_only() -> None:
+    facts = replace(FULL, perf_event_paranoid=3, capabilities=1 << 38 | 1 << 39)
+    found = [*checkup.facts_of_kernel(facts), *checkup.sources_of_kernel(support.decide(facts))]
+    checks = named(found)
+    assert checks["kernel.perf_event_paranoid"].state is CheckState.DEGRADED
+    assert "sysctl kernel.perf_event_paranoid=2" in checks["kernel.perf_event_paranoid"].mend
+    assert checks["ebpf.faults"].state is CheckState.DEGRADED
+    assert checks["ebpf.sched"].state is CheckState.OK
+    assert CheckReport("1", "k", tuple(found)).usable
+
+
+def test_a_container_is_named_as_one() -> None:
+    facts = replace(FULL, initial_pid_ns=False)
+    check = named(checkup.sources_of_kernel(support.decide(facts)))["ebpf.pidns"]
+    assert check.state is CheckState.DEGRADED
+    assert check.mend
+
+
+def test_every_leg_is_named_on_this_host() -> None:
+    report = checkup.run()
+    checks = named(list(report.checks))
+    assert len(checks) == len(report.checks), "each once"
+    assert {"privileges", "kernel.btf", "kernel.libbpf", "kernel.programs", "ebpf.sched",
+            "ebpf.faults", "kernel.perf_event_paranoid", "cgroup", "pressure", "group", "daemon",
+            "engine.agent", "gpu"} <= set(checks)  # fmt: skip
+    for check in report.checks:
+        assert check.found
+        assert "\n" not in check.found + check.lost + check.mend
+        if check.state is not CheckState.OK:
+            assert check.lost, f"{check.name}: what is lost must be said"
+    if not Path("/proc/driver/nvidia/version").exists():
+        assert checks["gpu"].state is CheckState.MISSING
+        assert "no NVIDIA driver" in checks["gpu"].found
+    assert report.usable == (
+        not any(check.needed and check.state is CheckState.MISSING for check in report.checks)
+    )
+
+
+def test_a_daemon_that_does_not_run_is_a_missing_leg(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GPUCORRELATE_CONTROL", str(tmp_path / "none"))
+    check = named(list(checkup.run().checks))["daemon"]
+    assert check.state is CheckState.MISSING
+    assert "systemctl start gpucorrelate" in check.mend
+
+
+def test_pressure_and_cgroups_of_other_hosts(tmp_path: Path) -> None:
+    assert checkup._cgroup(tmp_path).found.startswith("no cgroups")
+    assert checkup._pressure(tmp_path).state is CheckState.MISSING
+    base = tmp_path / "sys/fs/cgroup"
+    base.mkdir(parents=True)
+    assert checkup._cgroup(tmp_path).found.startswith("v1")
+    (base / "cgroup.controllers").write_text("cpu memory\n")
+    assert checkup._cgroup(tmp_path).found.startswith("v2 with cpu, memory")

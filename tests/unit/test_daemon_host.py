@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the daemon does with its host: privileges it gives up, and the service manager."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from gpucorrelate.daemon import privileges
+from gpucorrelate.daemon.notify import Notifier
+from gpucorrelate.probes.host import procfs
+from tests.unit.daemon_kit import ROOT, Yard, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def yard() -> Iterator[Yard]:
+    made = Yard()
+    yield made
+    made.clear()
+
+
+def _kept() -> int:
+    return sum(1 << bit for bit in privileges.KEPT.values())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="not root: there is nothing to give up")
+def test_a_root_daemon_keeps_four_capabilities_and_still_records(yard: Yard) -> None:
+    daemon = yard.daemon().start()
+    status = daemon.client.status()
+    mine = procfs.read_status(os.getpid())
+    assert mine is not None
+    for tid in procfs.thread_ids(status.pid):
+        told = procfs.read_status(status.pid, tid)
+        assert told is not None
+        assert told.cap_effective == mine.cap_effective & _kept()
+    assert "CAP_BPF" in status.privileges
+    assert "keep" not in status.privileges
+    peer = yard.peer(daemon)
+    peer.join()
+    session = daemon.client.attach(peer.pid).session.session
+    peer.do("hear")
+    peer.do("steps", 1, 1)
+    wait_for(lambda: daemon.client.progress(session).steps == 1, "it records")
+    assert daemon.end() == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="not root: there is nothing to keep")
+def test_privileges_can_be_kept(yard: Yard) -> None:
+    daemon = yard.daemon(drop_privileges=False).start()
+    mine, told = procfs.read_status(os.getpid()), procfs.read_status(daemon.client.status().pid)
+    assert mine is not None
+    assert told is not None
+    assert told.cap_effective == mine.cap_effective
+
+
+def test_dropping_without_any_is_harmless() -> None:
+    """In a child, since there is no way back."""
+    script = (
+        "import os\n"
+        "os.geteuid() == 0 and os.setuid(65534)\n"
+        "from gpucorrelate.daemon import privileges\n"
+        "print(privileges.drop().text)\n"
+    )
+    pid_free = {**os.environ, "PYTHONPATH": str(ROOT)}
+    if os.geteuid() == 0:
+        # The interpreter may be out of another user's reach: import first.
+        script = "from gpucorrelate.daemon import privileges\n" + script
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=pid_free, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "no capabilities" in done.stdout
+
+
+class Manager:
+    """Listens as systemd would."""
+
+    def __init__(self, path: str) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.sock.settimeout(20)
+        self.sock.bind(path)
+
+    def hear(self) -> str:
+        return self.sock.recv(4096).decode()
+
+
+def test_the_service_manager_hears_ready_alive_and_stopping(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = Manager(str(yard.folder / "notify"))
+    monkeypatch.setenv("NOTIFY_SOCKET", str(yard.folder / "notify"))
+    monkeypatch.setenv("WATCHDOG_USEC", "100000")
+    daemon = yard.daemon().start()
+    assert manager.hear().startswith("READY=1\n")
+    assert manager.hear() == "WATCHDOG=1"
+    assert manager.hear() == "WATCHDOG=1"
+    assert daemon.end() == 0
+    heard = manager.hear()
+    while heard == "WATCHDOG=1":
+        heard = manager.hear()
+    assert heard == "STOPPING=1"
+    manager.sock.close()
+
+
+def test_without_a_service_manager_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    notifier = Notifier()
+    notifier.ready("x")
+    notifier.alive()
+    notifier.stopping()
+
+
+def test_an_abstract_notify_socket_and_a_missing_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    name = f"gpucorrelate-test-{os.getpid()}"
+    manager = Manager(f"\0{name}")
+    monkeypatch.setenv("NOTIFY_SOCKET", f"@{name}")
+    Notifier().ready("hello")
+    assert manager.hear() == "READY=1\nSTATUS=hello"
+    manager.sock.close()
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "gone"))
+    Notifier().ready("hello")
+
+
+def test_a_watchdog_meant_for_another_process_is_not_fed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    manager = Manager(str(tmp_path / "n"))
+    manager.sock.settimeout(0.2)
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "n"))
+    monkeypatch.setenv("WATCHDOG_USEC", "1000")
+    monkeypatch.setenv("WATCHDOG_PID", "1")
+    notifier = Notifier()
+    time.sleep(0.01)
+    notifier.alive()
+    with pytest.raises(TimeoutError):
+        manager.hear()
+    manager.sock.close()
