@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import bisect
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,9 @@ SYSCALLS = {
     449: "futex_waitv", 454: "futex_wake", 455: "futex_wait",
 }  # fmt: skip
 
+#: Segments kept for reuse among requests that share a path; about 300 MB when full.
+_MADE_LIMIT = 400_000
+
 _PROCESS_NAMES = {"api": "APIServer", "core": "EngineCore"}
 _SPUN = frozenset({Category.SPIN_HANDOFF})
 _WAITED = frozenset(
@@ -81,6 +85,8 @@ class Describer:
         self._strings = states.capture.strings
         self._actors: dict[int, Actor] = {}
         self._strangers: dict[tuple[int, int], Actor] = {}
+        self._span_names: dict[int, tuple[str, int]] = {}
+        self._made: dict[tuple[object, ...], Segment] = {}
 
     @cached_property
     def _names(self) -> dict[int, tuple[str, str]]:
@@ -154,8 +160,12 @@ class Describer:
         """Name and step of a row of the flattened spans."""
         if span < 0:
             return "", 0
-        row = self._s.spans.row[span]
-        return self._strings[self._s.span_table["name"][row]], int(self._s.span_table["step"][row])
+        found = self._span_names.get(span)
+        if found is None:
+            spans = self._s.spans
+            found = (spans.names[spans.name[span]], int(spans.step[span]))
+            self._span_names[span] = found
+        return found
 
     def span_before(self, thread: int, t_ns: int) -> str:
         """What the thread was in just before a moment; empty if nothing is known."""
@@ -195,23 +205,32 @@ class Describer:
         cuts: Sequence[Cut],
     ) -> Segment:
         start, end, evidence, span, slack, thread, related, _, phase, cat, ekind, _ = row
-        category = CATEGORIES[cat]
         cut = cuts[phase] if 0 <= phase < len(cuts) else None
+        phase_name = cut.phase if cut else PhaseName.UNKNOWN
         name, step = self.span_name(span)
         if not step and cut is not None and cut.step >= 0:
             step = int(self._steps.number[cut.step])
-        return Segment(
-            start,
-            end,
-            category,
-            self.actor(thread),
-            cut.phase if cut else PhaseName.UNKNOWN,
-            name,
-            step or None,
-            self._cause(category, ekind, evidence, related, (start, end, thread), holds),
-            self._evidence(ekind, evidence),
-            None if slack < 0 else slack,
-        )
+        held = next((w for a, b, w in holds if a <= start and end <= b and w != thread), -1)
+        # Requests of one batch share most of their path: so do their segments.
+        key = (start, end, evidence, slack, thread, cat, ekind, phase_name, name, step, held)
+        made = self._made.get(key)
+        if made is None:
+            if len(self._made) >= _MADE_LIMIT:
+                self._made.clear()
+            category = CATEGORIES[cat]
+            made = self._made[key] = Segment(
+                start,
+                end,
+                category,
+                self.actor(thread),
+                phase_name,
+                name,
+                step or None,
+                self._cause(category, ekind, evidence, related, (start, thread, held)),
+                self._evidence(ekind, evidence),
+                None if slack < 0 else slack,
+            )
+        return made
 
     def _cause(
         self,
@@ -220,11 +239,10 @@ class Describer:
         evidence: int,
         related: int,
         at: tuple[int, int, int],
-        holds: list[tuple[int, int, int]],
     ) -> Cause | None:
-        held = next((w for a, b, w in holds if a <= at[0] and at[1] <= b and w != at[2]), None)
+        start, thread, held = at
         if category is Category.GIL:
-            waiter = self.actor(held) if held is not None else None
+            waiter = self.actor(held) if held >= 0 else None
             return Cause("holds the interpreter lock for which waits", waiter)
         if ekind == _EVIDENCE_QUEUE:
             if category is Category.UNEXPLAINED:
@@ -234,14 +252,32 @@ class Describer:
             return self._fault_cause(evidence)
         if ekind == _EVIDENCE_WAIT:
             return self._wait_cause(category, evidence)
-        if held is not None:
+        if category is Category.UNOBSERVED:
+            return self._not_observed(start, thread)
+        if held >= 0:
             return Cause("holds the lock for which waits", self.actor(held))
         return None
+
+    def _not_observed(self, start: int, thread: int) -> Cause:
+        """Why nothing is known of a thread from a moment on."""
+        threads = self._s.threads
+        if thread < 0:
+            return Cause("the thread that held the path is not known")
+        if not threads.traced[thread]:
+            return Cause("no waits of its process were recorded")
+        if start < threads.first_ns[thread]:
+            return Cause("before tracing of it began")
+        if start >= threads.last_ns[thread]:
+            return Cause("after its last record")
+        return Cause("records of waits were lost then")
 
     def _fault_cause(self, fault: int) -> Cause:
         table, row = self._s.fault_table, int(self._s.faults.row[fault])
         flags = int(table["flags"][row])
         kind = "major fault" if flags & FaultFlag.MAJOR else "minor fault"
+        count = int(self._s.faults.count[fault])
+        if count > 1:
+            kind = f"{count} minor faults"
         return Cause(kind, None, file_name(int(table["dev"][row]), int(table["inode"][row])))
 
     def _wait_cause(self, category: Category, row: int) -> Cause | None:
@@ -319,7 +355,7 @@ class Describer:
 
     def _hop(self, hop: tuple[int, ...], times: list[int], cuts: Sequence[Cut]) -> Wait:
         start, end, evidence, waiter, to, _, ekind, mode, _ = hop
-        at = max((i for i, t in enumerate(times) if t < end), default=-1)
+        at = bisect.bisect_left(times, end) - 1
         phase = cuts[at].phase if at >= 0 else PhaseName.UNKNOWN
         doing = self.span_before(to, end)
         if ekind == _EVIDENCE_QUEUE:
@@ -366,8 +402,8 @@ def _leaf_kind(segment: Segment) -> str:
 
 def _mergeable(a: Segment, b: Segment) -> bool:
     return (
-        a.end_ns == b.start_ns
-        and a.category is b.category
+        a.category is b.category
+        and a.end_ns == b.start_ns
         and a.actor == b.actor
         and a.phase is b.phase
         and a.span == b.span

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpucorrelate.correlator.native import flatten
 from gpucorrelate.correlator.report.values import Category
 from gpucorrelate.probes.wire.schema import (
     FaultFlag,
@@ -54,6 +55,10 @@ GIL_CHAIN_GAP_NS = 200_000
 
 #: A read that found its message within this time did not wait.
 SHORT_READ_NS = 1_000
+
+#: Faults closer than this belong to one run; shorter than that they are not cut out alone.
+FAULT_GAP_NS = 5_000
+FAULT_SHORT_NS = 10_000
 
 _NOT_A_THREAD = (
     WaitFlag.WAKE_TIMER | WaitFlag.WAKE_SOFTIRQ | WaitFlag.WAKE_IRQ | WaitFlag.WAKE_IDLE
@@ -131,12 +136,28 @@ class QueueReads:
 
 @dataclass(frozen=True)
 class Intervals:
-    """Non-overlapping intervals by thread: flattened spans, or page faults."""
+    """Non-overlapping intervals by thread."""
 
     off: I64
     start_ns: I64
     end_ns: I64
     row: I64  # row of the table they come from
+
+
+@dataclass(frozen=True)
+class Spans(Intervals):
+    """Flattened named phases; ``name`` is an index into ``names``, ``step`` 0 if unknown."""
+
+    name: I64
+    step: I64
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FaultRuns(Intervals):
+    """Page faults, or runs of short ones; ``row`` is the first of each run."""
+
+    count: I64
 
 
 @dataclass(frozen=True)
@@ -147,9 +168,8 @@ class States:
     threads: Threads
     waits: Waits
     reads: QueueReads
-    spans: Intervals
-    span_table: Table
-    faults: Intervals
+    spans: Spans
+    faults: FaultRuns
     fault_table: Table
     lost_start_ns: I64
     lost_end_ns: I64
@@ -204,8 +224,7 @@ def build(capture: Capture) -> States:
         _waits(capture, threads, waits),
         _reads(capture, threads),
         _spans(capture, threads),
-        capture.table("span"),
-        _intervals(threads, faults),
+        _faults(threads, faults),
         faults,
         lost_start,
         lost_end,
@@ -436,35 +455,69 @@ def _reads(capture: Capture, threads: Threads) -> QueueReads:
     )
 
 
-def _spans(capture: Capture, threads: Threads) -> Intervals:
-    from gpucorrelate.correlator.native import flatten
+def _spans(capture: Capture, threads: Threads) -> Spans:
+    """Named phases flattened, the innermost winning.
 
-    spans = capture.table("span")
-    thread = threads.index(spans["tid"])
-    order = np.lexsort((-spans["end_ns"], spans["start_ns"], thread))
+    The agents' own spans, and one that follows from what they say of queues: from a message
+    being there to the read's return, the reader unpacks it.
+    """
+    spans, messages = capture.table("span"), capture.table("queue_msg")
+    reads = messages.select(messages["op"] == QueueOp.READ)
+    name = np.concatenate([_i64(spans["name"]), np.full(len(reads), len(capture.strings))])
+    step = np.concatenate([_i64(spans["step"]), np.zeros(len(reads), np.int64)])
+    start = np.concatenate([_i64(spans["start_ns"]), _i64(reads["ready_ns"])])
+    end = np.concatenate([_i64(spans["end_ns"]), _i64(reads["end_ns"])])
+    thread = threads.index(np.concatenate([spans["tid"], reads["tid"]]))
+    order = np.lexsort((-end, start, thread))
     order = order[thread[order] >= 0]
-    thread = thread[order]
-    bounds = _offsets(thread, len(threads.tid))
-    start, end = _i64(spans["start_ns"][order]), _i64(spans["end_ns"][order])
+    bounds = _offsets(thread[order], len(threads.tid))
+    start, end = start[order], end[order]
     parts = [flatten(start[a:b], end[a:b]) for a, b in itertools.pairwise(bounds)]
     counts = np.array([0] + [len(part[0]) for part in parts])
     rows = [order[a + part[2]] for a, part in zip(bounds, parts, strict=False)]
     empty = np.zeros(0, np.int64)
-    return Intervals(
+    row = _i64(np.concatenate(rows or [empty]))
+    return Spans(
         _i64(np.cumsum(counts)),
         np.concatenate([part[0] for part in parts] or [empty]),
         np.concatenate([part[1] for part in parts] or [empty]),
-        _i64(np.concatenate(rows or [empty])),
+        row,
+        _i64(name[row]),
+        _i64(step[row]),
+        (*capture.strings, "deserialise"),
     )
 
 
-def _intervals(threads: Threads, faults: Table) -> Intervals:
+def _faults(threads: Threads, faults: Table) -> FaultRuns:
+    """Page faults that matter as intervals: long ones alone, dense runs of short ones joined.
+
+    A minor fault takes about a microsecond; cut out one by one they would split the path into
+    dust. A run of faults less than ``FAULT_GAP_NS`` apart that fill three quarters of their run
+    is one interval; single short minor faults stay part of the CPU time around them.
+    """
     thread = threads.index(faults["tid"])
     keep = np.flatnonzero((thread >= 0) & ((faults["flags"] & FaultFlag.OPEN) == 0))
     order = keep[np.argsort(thread[keep], kind="stable")]
     thread = thread[order]
-    end = _i64(faults["end_ns"][order])
-    start = _i64(faults["start_ns"][order])
+    end, start = _i64(faults["end_ns"][order]), _i64(faults["start_ns"][order])
+    if not len(order):
+        return FaultRuns(_offsets(thread, len(threads.tid)), start, end, _i64(order), start)
     same = thread[1:] == thread[:-1]
     end[:-1] = np.where(same, np.minimum(end[:-1], start[1:]), end[:-1])
-    return Intervals(_offsets(thread, len(threads.tid)), start, end, _i64(order))
+    length = end - start
+    alone = (length >= FAULT_SHORT_NS) | ((faults["flags"][order] & FaultFlag.MAJOR) != 0)
+    near = same & (start[1:] - end[:-1] < FAULT_GAP_NS) & ~alone[1:] & ~alone[:-1]
+    first = np.flatnonzero(np.concatenate(([True], ~near)))
+    count = np.diff(np.concatenate((first, [len(order)])))
+    run_end = end[first + count - 1]
+    filled = np.add.reduceat(length, first)
+    whole = run_end - start[first]
+    good = alone[first] | ((whole >= FAULT_SHORT_NS) & (4 * filled >= 3 * whole))
+    first, run_end, count = first[good], run_end[good], count[good]
+    return FaultRuns(
+        _offsets(thread[first], len(threads.tid)),
+        _i64(start[first]),
+        _i64(run_end),
+        _i64(order[first]),
+        _i64(count),
+    )

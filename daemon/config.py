@@ -74,6 +74,8 @@ class DaemonConfig:
         ebpf: Use the kernel probes at all.
         faults: Trace page faults.
         ring_bytes: Kernel ring per CPU.
+        nice: Scheduling priority. The daemon needs a few percent of a CPU, but at the right time:
+            behind busy engine threads it would come too late for the kernel's rings.
         drop_privileges: Give up all but the needed capabilities once everything is loaded.
         resume: Take up the sessions that were running when the daemon last went down.
         limits: See ``Limits``.
@@ -94,6 +96,7 @@ class DaemonConfig:
     ebpf: bool = True
     faults: bool = True
     ring_bytes: int = 8 * MIB
+    nice: int = -10
     drop_privileges: bool = True
     resume: bool = True
     limits: Limits = field(default_factory=Limits)

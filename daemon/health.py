@@ -112,7 +112,7 @@ class Tally:
     @property
     def store(self) -> StoreCounters:
         """The recordings as they are now; what is on disk is not in it."""
-        return replace(StoreCounters(), **self._store)
+        return replace(StoreCounters(), **dict(self._store))  # type: ignore[arg-type]
 
     def count_ingest(self, **more: int) -> None:
         """Add to counters of the agents' socket."""

@@ -66,6 +66,7 @@ class Daemon:
         with contextlib.ExitStack() as stack:
             self._lock(stack)
             stack.callback(self._loop.close)
+            self._go_first()
             self._tracing.start()
             stack.callback(self._tracing.stop)
             self._sessions.ingest = self._ingest
@@ -165,6 +166,12 @@ class Daemon:
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self._stopping = True
+
+    def _go_first(self) -> None:
+        try:
+            os.setpriority(os.PRIO_PROCESS, 0, self._config.nice)
+        except PermissionError:
+            log.info("no right to raise the priority: rings may overflow on a busy machine")
 
     def _lock(self, stack: contextlib.ExitStack) -> None:
         """Make sure that no second daemon uses the same directories."""

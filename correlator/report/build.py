@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from gpucorrelate.correlator.steps import Steps
 
 #: Waits kept in a report; the rest is in the segments.
-MAX_WAITS = 100
+MAX_WAITS = 1_000
 
 _BATCH = 256
 
@@ -295,7 +295,7 @@ class Run:
             status=r.status,
             tokens_in=r.tokens_in,
             tokens_out=r.tokens_out,
-            cached_tokens=_mark_value(r, Anchor.PREFIX_HIT),
+            cached_tokens=_cached(r),
             preemptions=sum(1 for a, _ in r.marks if a is Anchor.PREEMPTED),
             first_token_ns=r.first_token_ns,
             phases=self._phases(r),
@@ -382,9 +382,11 @@ def _itl(r: Request) -> Iterator[int]:
         yield b - a
 
 
-def _mark_value(r: Request, anchor: Anchor) -> int | None:
-    mark = r.mark(anchor)
-    return mark.value if mark else None
+def _cached(r: Request) -> int | None:
+    """Prompt tokens found in the prefix cache; a hit is said, so silence of one seen is none."""
+    mark = r.mark(Anchor.PREFIX_HIT)
+    seen = r.steps and r.mark(Anchor.ADMITTED) is not None
+    return mark.value if mark else 0 if seen else None
 
 
 def _add(

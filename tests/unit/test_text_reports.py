@@ -217,6 +217,7 @@ def test_any_string_at_any_width_renders(evil, width):
 def test_parts_of_a_request_are_cut_exactly():
     whole = samples.request()
     first = whole.first_token_ns
+    assert first is not None
     before = digest.clip_segments(whole.segments, whole.arrival_ns, first)
     after = digest.clip_segments(whole.segments, first, whole.end_ns)
     assert digest.length(before) + digest.length(after) == whole.wall_ns

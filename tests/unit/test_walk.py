@@ -201,11 +201,23 @@ def test_softirq_inside_a_send_is_a_message_and_otherwise_the_network() -> None:
 
 def test_page_faults_are_cut_out_of_cpu_time() -> None:
     r = two().wait(API, 10, 20)
-    r.add("fault", 2, tid=API, tgid=API, start_ns=100, end_ns=150)
+    r.add("fault", 2, tid=API, tgid=API, start_ns=100, end_ns=150, flags=1)
     assert walked(r, API, 50, 200) == [
         (50, 100, "cpu", API),
         (100, 150, "page-fault", API),
         (150, 200, "cpu", API),
+    ]
+
+
+def test_runs_of_short_faults_are_one_and_single_short_ones_none() -> None:
+    r = two().wait(API, 10, 20)
+    for k in range(8):
+        r.add("fault", 2, tid=API, tgid=API, start_ns=1_000 + 2_000 * k, end_ns=2_900 + 2_000 * k)
+    r.add("fault", 2, tid=API, tgid=API, start_ns=50_000, end_ns=51_000)
+    assert walked(r, API, 500, 60_000) == [
+        (500, 1_000, "cpu", API),
+        (1_000, 16_900, "page-fault", API),
+        (16_900, 60_000, "cpu", API),
     ]
 
 

@@ -3,9 +3,10 @@
 
 Run with the engine's Python from the repository's root, with ``gpucorrelate`` installed there:
 ``python -m tests.bench.agent.in_process [PAIRS]``. The same batch of requests is generated
-over and over, with the agent started and stopped in turn, in one process that holds frontend,
-scheduler and worker, so that everything the agent does in a step is counted, its sender too.
-Prints medians over pairs of runs next to each other; the order alternates.
+over and over in one process that holds frontend, scheduler and worker, with the agent started
+and stopped in turn, in alternating order. Two things are measured: the CPU time of each
+decode step on the thread that makes it, whose median over thousands of steps stands firm on a
+busy machine, and the CPU time of the agent's own sending thread.
 """
 
 from __future__ import annotations
@@ -15,22 +16,26 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 ROWS = 50
 TOKENS = 64
 WARM_UP = 6
+#: The first steps of a run prefill; the last one finishes everything.
+SKIP_FIRST, SKIP_LAST = 4, 2
 
 
-@dataclass(frozen=True)
-class Sample:
-    """Seconds one run took."""
+@dataclass
+class Side:
+    """What was measured with the agent started, or stopped."""
 
-    wall_s: float
-    process_s: float
-    main_s: float
+    steps_us: list[float] = field(default_factory=list)
+    run_medians_us: list[float] = field(default_factory=list)
+    sender_ns: int = 0
+    steps: int = 0
 
 
 class Agent:
@@ -59,7 +64,16 @@ class Agent:
             time.sleep(0.002)
         time.sleep(0.02)
 
+    @staticmethod
+    def sender_ns() -> int:
+        """CPU time of the agent's thread so far."""
+        for thread in threading.enumerate():
+            if thread.name == "gpucorrelate-sender":
+                return time.clock_gettime_ns(time.pthread_getcpuclockid(thread.ident))
+        raise RuntimeError("the agent has no thread: is gpucorrelate installed here?")
+
     def close(self) -> int:
+        """Bytes the other end read."""
         self._sink.stdin.close()
         read = int(self._sink.stdout.readline())
         self._sink.wait()
@@ -67,7 +81,7 @@ class Agent:
 
 
 def engine(folder: Path):
-    """A real engine in this process."""
+    """A real engine in this process, and a function that generates one batch with it."""
     from tests.engine.model import write_model
 
     model = folder / "model"
@@ -78,7 +92,7 @@ def engine(folder: Path):
         HF_HUB_OFFLINE="1",
         VLLM_NO_USAGE_STATS="1",
         VLLM_CPU_KVCACHE_SPACE="1",
-        VLLM_LOGGING_LEVEL="WARNING",
+        VLLM_LOGGING_LEVEL="ERROR",
     )
     from vllm import LLM, SamplingParams
 
@@ -94,49 +108,70 @@ def engine(folder: Path):
     )
     params = SamplingParams(max_tokens=TOKENS, ignore_eos=True, temperature=0)
     prompts = [f"the step token {i}" for i in range(ROWS)]
-    return lambda: llm.generate(prompts, params, use_tqdm=False)
+    return llm, lambda: llm.generate(prompts, params, use_tqdm=False)
 
 
-def timed(run) -> Sample:
-    wall, process, main = time.perf_counter(), time.process_time(), time.thread_time()
+class StepClock:
+    """CPU time of every step of an engine, on the thread that calls it."""
+
+    def __init__(self, llm) -> None:
+        self.taken: list[int] = []
+        inner = llm.llm_engine.step
+
+        def step():
+            start = time.thread_time_ns()
+            result = inner()
+            self.taken.append(time.thread_time_ns() - start)
+            return result
+
+        llm.llm_engine.step = step
+
+
+def measure(clock: StepClock, run, side: Side) -> None:
+    clock.taken.clear()
+    before = Agent.sender_ns()
     run()
-    return Sample(
-        time.perf_counter() - wall, time.process_time() - process, time.thread_time() - main
+    side.sender_ns += Agent.sender_ns() - before
+    side.steps += len(clock.taken)
+    decode = [ns / 1e3 for ns in clock.taken[SKIP_FIRST:-SKIP_LAST]]
+    side.steps_us += decode
+    side.run_medians_us.append(statistics.median(decode))
+
+
+def report(started: Side, stopped: Side) -> None:
+    print(f"{len(started.run_medians_us)} pairs of runs, {ROWS} rows a step")
+    base, on = statistics.median(stopped.steps_us), statistics.median(started.steps_us)
+    pairs = sorted(
+        a - b for a, b in zip(started.run_medians_us, stopped.run_medians_us, strict=True)
     )
-
-
-def report(pairs: list[tuple[Sample, Sample]]) -> None:
-    """Medians and quartiles over the pairs (started, stopped)."""
-    print(f"{len(pairs)} pairs, {ROWS} rows a step, {TOKENS} steps a run")
-    for name in ("main_s", "process_s", "wall_s"):
-        started = [getattr(on, name) for on, _ in pairs]
-        stopped = [getattr(off, name) for _, off in pairs]
-        added = sorted((a - b) / TOKENS * 1e6 for a, b in zip(started, stopped, strict=True))
-        ratio = statistics.median(a / b for a, b in zip(started, stopped, strict=True))
-        low, _, high = statistics.quantiles(added, n=4)
-        print(
-            f"{name[:-2]:8} step {statistics.median(stopped) / TOKENS * 1e6:7.0f} us, "
-            f"agent adds {statistics.median(added):6.1f} us "
-            f"(quartiles {low:.1f} to {high:.1f}), ratio {ratio:.4f}"
-        )
+    low, middle, high = statistics.quantiles(pairs, n=4)
+    sender = (started.sender_ns / started.steps - stopped.sender_ns / stopped.steps) / 1e3
+    quiet = statistics.quantiles(started.steps_us, n=10)[0]
+    quiet -= statistics.quantiles(stopped.steps_us, n=10)[0]
+    print(f"step without      {base:8.1f} us CPU (median of {len(stopped.steps_us)})")
+    print(f"hooks add         {on - base:8.1f} us; first deciles {quiet:.1f} us")
+    print(f"  pairs of runs   {middle:8.1f} us (quartiles {low:.1f} to {high:.1f})")
+    print(f"sender adds       {sender:8.1f} us")
+    print(
+        f"together          {middle + sender:8.1f} us a step, ratio {1 + (middle + sender) / base:.4f}"
+    )
 
 
 def main(pairs: int) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         agent = Agent(folder)
-        run = engine(folder)
+        llm, run = engine(folder)
+        clock = StepClock(llm)
         for turn in range(WARM_UP):
             agent.switch(on=bool(turn % 2))
             run()
-        samples = []
+        sides = {True: Side(), False: Side()}
         for turn in range(pairs):
-            both = {}
             for on in (True, False) if turn % 2 else (False, True):
                 agent.switch(on=on)
-                both[on] = timed(run)
-            samples.append((both[True], both[False]))
-        report(samples)
+                measure(clock, run, sides[on])
+        report(sides[True], sides[False])
         from gpucorrelate.probes.agents.vllm import plugin
 
         print(f"dropped rows {plugin.start().drops.count}, bytes sent {agent.close()}")
