@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import bisect
+import re
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,9 @@ SYSCALLS = {
 
 #: Segments kept for reuse among requests that share a path; about 300 MB when full.
 _MADE_LIMIT = 400_000
+
+#: threading's default name of a thread that runs a function; the function says more.
+_THREAD_OF = re.compile(r"Thread-\d+ \((\w+)\)")
 
 _PROCESS_NAMES = {"api": "APIServer", "core": "EngineCore"}
 _SPUN = frozenset({Category.SPIN_HANDOFF})
@@ -138,6 +142,8 @@ class Describer:
         process = self._processes.get(tgid) or self._comms.get(tgid, "")
         if role.endswith(".main"):
             name = ""
+        target = _THREAD_OF.fullmatch(name)
+        name = target.group(1) if target else name
         return Actor(
             tid, tgid, role, name or ("" if tid == tgid else self._comms.get(tid, "")), process,
             traced=bool(threads.traced[thread]),

@@ -71,7 +71,7 @@ class Archive:
             ended_unix_s=saved.ended_unix_s,
             reason=saved.reason,
             processes=tuple(
-                ProcessInfo(t.pid, t.comm, alive=False, command=t.command) for t in saved.targets
+                ProcessInfo(t.pid, t.comm, alive=t.alive, command=t.command) for t in saved.targets
             ),
             segments=len(saved.segments),
             size_bytes=_size(saved),

@@ -37,6 +37,8 @@ class Counts:
         self.received = self.admitted = self.ended = self.answered = 0
         self.steps = self.tokens = self.waits = self.rows = 0
         self._in_flight: dict[int, set[int]] = {}
+        self._doubtful: dict[int, set[int]] = {}
+        self._unseen_core = self._unseen_front = 0
         self._last_step_ns = self._last_idle_ns = self._last_work_ns = 0
 
     @property
@@ -51,8 +53,10 @@ class Counts:
 
     @property
     def requests_in_flight(self) -> int:
-        """Requests that neither side has seen the end of."""
-        return max(0, self.received - self.answered, self.admitted - self.ended)
+        """Requests that have no end yet, without those whose end may have been lost."""
+        front = self.received - self.answered - self._unseen_front
+        core = self.admitted - self.ended - self._unseen_core
+        return max(0, front, core)
 
     @property
     def steps_in_flight(self) -> int:
@@ -74,8 +78,10 @@ class Counts:
             if len(flying) > _MAX_IN_FLIGHT:
                 flying.clear()
         elif batch.kind == _END.id:
-            flying = self._in_flight.setdefault(batch.stream, set())
-            flying.difference_update(column(_END, batch.columns, "step", batch.count).tolist())
+            ended = column(_END, batch.columns, "step", batch.count).tolist()
+            for steps in (self._in_flight, self._doubtful):
+                if batch.stream in steps:
+                    steps[batch.stream].difference_update(ended)
             self._last_step_ns = now_ns
         elif batch.kind == _UPDATE.id:
             self.tokens += int(column(_UPDATE, batch.columns, "tokens", batch.count).sum())
@@ -89,9 +95,18 @@ class Counts:
             self.waits += count
             self._last_work_ns = now_ns
 
+    def resync(self) -> None:
+        """Rows were lost: what seems to be in flight may have ended unseen."""
+        self._unseen_front = self.received - self.answered
+        self._unseen_core = self.admitted - self.ended
+        for stream, steps in self._in_flight.items():
+            self._doubtful.setdefault(stream, set()).update(steps)
+        self._in_flight.clear()
+
     def take_steps_of(self, stream: int) -> tuple[int, ...]:
-        """Forget and return the steps in flight of a stream whose process is gone."""
-        return tuple(sorted(self._in_flight.pop(stream, ())))
+        """Forget and return the steps of a stream, its process gone, that were not seen to end."""
+        doubtful = self._doubtful.pop(stream, set())
+        return tuple(sorted(self._in_flight.pop(stream, set()) | doubtful))
 
     def silent(self, now_ns: int) -> bool:
         """Whether the engine works on requests, has no step in flight and reports none."""

@@ -146,15 +146,17 @@ class Session:
                 if batch.seq:
                     self.counts.recount(batch)
 
+            written = os.stat(segment.name, dir_fd=fd)  # before mending it changes that
+            last_ns = time.monotonic_ns() - (time.time_ns() - written.st_mtime_ns)
             cut = scan_segment(fd, segment.name, take)
-            stat = os.stat(segment.name, dir_fd=fd)
-            last_ns = time.monotonic_ns() - (time.time_ns() - stat.st_mtime_ns)
+            size = written.st_size - cut
             self._store.segments[at] = replace(
-                segment, size_bytes=stat.st_size, rows=rows, last_ns=last_ns
+                segment, size_bytes=size, rows=rows, last_ns=last_ns
             )
             if cut:
                 self.notes.loss("store.cut", "bytes behind the last whole frame", cut, last_ns)
-        self.streams.settle()
+        self.streams.settle(last_ns)
+        self.counts.resync()
         # With no room the session goes on all the same, and counts what it loses.
         with contextlib.suppress(StoreError):
             self._store.begin()
@@ -194,10 +196,12 @@ class Session:
             self._tally.count_ingest(missing=taken.missing)
             what = f"batches of {stream.label}"
             self.notes.loss("ingest.stream", what, taken.missing, taken.since_ns, now_ns)
+            self.counts.resync()
         if taken.dropped:
             self._tally.count_ingest(agent_dropped=taken.dropped)
             what = f"rows of {stream.label}"
             self.notes.loss("agent.queue", what, taken.dropped, taken.since_ns, now_ns)
+            self.counts.resync()
         if taken.batch is not None:
             self.counts.take(taken.batch, now_ns)
             self._store.append(taken.frame, taken.batch.count)

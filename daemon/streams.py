@@ -186,10 +186,12 @@ class AgentStream:
         strings = self.reader.strings
         for index, text in batch.strings:
             self.string_bytes += len(text) - len(strings.get(index, ""))
-        since, self.last_ns = self.last_ns, now_ns
+        since = self.last_ns
         used, missing, dropped = self.reader.accept(batch)
         if not used:
             return Taken(repeated=True)
+        if batch.seq:
+            self.last_ns = now_ns
         if batch.kind in _NOT_FROM_AGENTS or batch.seq == 0:
             # Its number and strings stay, so that the recording has no gap.
             batch = Batch(

@@ -121,7 +121,8 @@ class StreamSet:
         if stream is not None and stream.reader.accept(batch)[0]:
             stream.recall.take(batch, stream.reader.strings)
 
-    def settle(self) -> None:
-        """After the last ``take_back``."""
+    def settle(self, last_ns: int) -> None:
+        """After the last ``take_back``; ``last_ns``: when the recording was last written."""
         for stream in self.agents.values():
             stream.measure()
+            stream.last_ns = last_ns

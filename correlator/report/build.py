@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpucorrelate.correlator import ledger as ledgers
+from gpucorrelate.correlator import namespaces
 from gpucorrelate.correlator import requests as requests_
 from gpucorrelate.correlator import states as states_
 from gpucorrelate.correlator import steps as steps_
@@ -36,7 +37,7 @@ from gpucorrelate.probes.wire.errors import NotFoundError, UsageError
 from gpucorrelate.probes.wire.schema import Anchor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -55,6 +56,7 @@ class Run:
     """A correlated recording. Reports are built when asked for, from shared columns."""
 
     def __init__(self, capture: Capture) -> None:
+        capture = namespaces.to_host(capture)
         self.capture = capture
         self.states: States = states_.build(capture)
         self._sets = steps_.rowsets(capture)
@@ -128,18 +130,16 @@ class Run:
     # -- single reports
 
     def find(self, request_id: str) -> Request:
-        """The request of an id: any of its names, or a prefix that only one has.
+        """The request of an id: any of its names, or a part that only one has.
+
+        A part is the beginning of a name, or what follows a dash in it: the engine puts
+        ``cmpl-`` in front of the id that the client sent and numbers behind it.
 
         Raises:
             NotFoundError: none has it.
             UsageError: several do.
         """
-        exact = [r for r in self.requests_ if request_id in (r.external_id, *r.aliases)]
-        near = exact or [
-            r
-            for r in self.requests_
-            if any(name.startswith(request_id) for name in (r.external_id, *r.aliases))
-        ]
+        near = next((found for found in self._matches(request_id) if found), [])
         if not near:
             raise NotFoundError(
                 f"no request {request_id!r} among the {len(self.requests_)} recorded",
@@ -151,6 +151,17 @@ class Run:
                 f"{len(near)} requests match {request_id!r}: {some}...", hint="give the whole id"
             )
         return near[0]
+
+    def _matches(self, part: str) -> Iterator[list[Request]]:
+        """Requests that a text may mean, the closest reading first."""
+        tests: tuple[Callable[[str], bool], ...] = (
+            lambda name: name == part,
+            lambda name: f"-{part}-" in f"-{name}-",
+            lambda name: name.startswith(part),
+            lambda name: f"-{part}" in name,
+        )
+        for test in tests if part else ():
+            yield [r for r in self.requests_ if any(map(test, (r.external_id, *r.aliases)))]
 
     def request(self, request_id: str) -> RequestReport:
         """The report of one request. Raises as ``find`` does."""

@@ -15,9 +15,9 @@ import time
 from typing import TYPE_CHECKING
 
 from gpucorrelate.probes.agents import process
-from gpucorrelate.probes.agents.buffers import Drops, Row, Rows, RowsetRows
+from gpucorrelate.probes.agents.buffers import Drops, Row, Rows, RowsetRows, SpanRows
 from gpucorrelate.probes.agents.transport import DEFAULT_SOCKET, SOCKET_VARIABLE, Pace, Transport
-from gpucorrelate.probes.wire.schema import BY_NAME, CapabilityState
+from gpucorrelate.probes.wire.schema import BY_NAME, CapabilityState, WorkerPhase
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -137,8 +137,16 @@ class Agent:
         self.drops = Drops()
         self.rowsets = RowsetRows(self.drops)
         self._rows = {
-            name: Rows(BY_NAME[name], self.drops) for name in KINDS if name != "step_rows"
+            name: Rows(BY_NAME[name], self.drops)
+            for name in KINDS
+            if name not in ("step_rows", "span")
         }
+        self._rows["span"] = spans = SpanRows(self.drops)
+        spans.inherit(self._rows["step_begin"], "schedule", "sched_start_ns")
+        spans.inherit(self._rows["step_update"], "update", "start_ns")
+        spans.inherit(self._rows["outputs"], "output", "start_ns", step="")
+        phases = {int(WorkerPhase.EXECUTE): "execute", int(WorkerPhase.SAMPLE): "sample"}
+        spans.inherit_phases(self._rows["worker_step"], phases)
         self._begin()
 
     def _begin(self) -> None:

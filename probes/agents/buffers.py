@@ -16,7 +16,7 @@ from gpucorrelate.probes.wire.frame import columns_of
 from gpucorrelate.probes.wire.schema import BY_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from gpucorrelate.probes.wire.frame import StringTable
     from gpucorrelate.probes.wire.schema import Kind
@@ -56,45 +56,44 @@ class Rows:
     """Rows of one kind that wait to be sent.
 
     Attributes:
-        pending: The rows, oldest first. Hooks may append to it directly after comparing its
-            length with ``limit``; list operations are atomic in CPython.
+        kind: Their kind.
+        put: Keeps a row; False when it was refused (and counted).
+        heir: Told about each batch's columns before it is sent.
     """
 
     def __init__(self, kind: Kind, drops: Drops, limit: int = DEFAULT_LIMIT) -> None:
         self.kind = kind
-        self.limit = limit
-        self.pending: list[Row] = []
+        self.heir: Callable[[int, tuple[bytes, ...], StringTable], None] | None = None
+        self._pending: list[Row] = []
         self._drops = drops
+        self.put = _putter(self._pending, drops, limit)
 
-    def put(self, row: Row) -> bool:
-        """Keep a row; False when it was refused (and counted)."""
-        pending = self.pending
-        if len(pending) < self.limit:
-            pending.append(row)
-            return True
-        self._drops.add(1)
-        return False
+    def __len__(self) -> int:
+        return len(self._pending)
 
     def take(self) -> list[Row]:
         """The rows so far, leaving the buffer empty; rows appended meanwhile stay."""
-        pending = self.pending
+        pending = self._pending
         count = len(pending)
-        if not count:
-            return []
         rows = pending[:count]
         del pending[:count]
         return rows
 
     def columns(self, rows: Sequence[Row], strings: StringTable) -> tuple[int, tuple[bytes, ...]]:
         """Row count and columns; rows with a value that does not fit are dropped, counted."""
+        if not rows:
+            return 0, ()
         try:
-            return len(rows), columns_of(self.kind, rows, strings)
+            count, columns = len(rows), columns_of(self.kind, rows, strings)
         except (OverflowError, TypeError, ValueError):
             good = [row for row in rows if self._fits(row, strings)]
             self._drops.add(len(rows) - len(good))
             if not good:
-                return 0, (b"",) * len(self.kind.columns)
-            return len(good), columns_of(self.kind, good, strings)
+                return 0, ()
+            count, columns = len(good), columns_of(self.kind, good, strings)
+        if self.heir is not None:
+            self.heir(count, columns, strings)
+        return count, columns
 
     def _fits(self, row: Row, strings: StringTable) -> bool:
         try:
@@ -102,6 +101,94 @@ class Rows:
         except (OverflowError, TypeError, ValueError):
             return False
         return True
+
+
+def _putter(pending: list[Row], drops: Drops, limit: int) -> Callable[[Row], bool]:
+    # A closure, because this is what every hook pays for every row: two names looked up in
+    # cells instead of attributes. Length and append are atomic in CPython; that several threads
+    # may each pass the check before one appends makes the limit soft by their number.
+    append = pending.append
+
+    def put(row: Row) -> bool:
+        if len(pending) < limit:
+            append(row)
+            return True
+        drops.add(1)
+        return False
+
+    return put
+
+
+class SpanRows(Rows):
+    """Rows of kind ``span``: the hooks' own, and those that other kinds' rows imply.
+
+    A step's update, for one, is a span with the very times of its ``step_update`` row. Its
+    columns are that kind's columns, taken over as they are when they are sent: no hook spends
+    time on them.
+    """
+
+    def __init__(self, drops: Drops, limit: int = DEFAULT_LIMIT) -> None:
+        super().__init__(BY_NAME["span"], drops, limit)
+        self._implied: list[tuple[int, tuple[bytes, ...]]] = []
+
+    def inherit(self, source: Rows, name: str, start: str, *, step: str = "step") -> None:
+        """Have each row of a kind imply a span.
+
+        Args:
+            source: The kind's rows.
+            name: Name of the span.
+            start: Column of its start; the column after it is its end.
+            step: Column of its step; empty: it belongs to none.
+        """
+        index = source.kind.index
+        tid, begin = index("tid"), index(start)
+        at = index(step) if step else None
+
+        def take_over(count: int, columns: tuple[bytes, ...], strings: StringTable) -> None:
+            names = _packed("I", (strings.id(name),) * count)
+            steps = bytes(8 * count) if at is None else columns[at]
+            self._imply(count, (columns[tid], names, columns[begin], columns[begin + 1], steps))
+
+        source.heir = take_over
+
+    def inherit_phases(self, source: Rows, names: dict[int, str]) -> None:
+        """Like ``inherit`` for ``worker_step``, whose phase says what the span is called."""
+        index = source.kind.index
+        tid, begin, at, phase = index("tid"), index("start_ns"), index("step"), index("phase")
+
+        def take_over(count: int, columns: tuple[bytes, ...], strings: StringTable) -> None:
+            ids = {value: strings.id(name) for value, name in names.items()}
+            named = _packed("I", [ids.get(value, 0) for value in columns[phase]])
+            found = (columns[tid], named, columns[begin], columns[begin + 1], columns[at])
+            self._imply(count, found)
+
+        source.heir = take_over
+
+    def _imply(self, count: int, columns: tuple[bytes, ...]) -> None:
+        if b"\0" * 8 in columns[2]:
+            # A start of 0 says that it was not seen; such rows imply nothing.
+            count, columns = _without_unseen(count, columns)
+        self._implied.append((count, columns))
+
+    def columns(self, rows: Sequence[Row], strings: StringTable) -> tuple[int, tuple[bytes, ...]]:
+        """Row count and columns of the hooks' own rows and of the implied ones."""
+        own = super().columns(rows, strings)
+        parts = [part for part in (own, *self._implied) if part[0]]
+        self._implied.clear()
+        if not parts:
+            return 0, ()
+        joined = zip(*(columns for _, columns in parts), strict=True)
+        return sum(count for count, _ in parts), tuple(b"".join(column) for column in joined)
+
+
+def _without_unseen(count: int, columns: tuple[bytes, ...]) -> tuple[int, tuple[bytes, ...]]:
+    starts = array("q", columns[2])
+    keep = [row for row in range(count) if starts[row]]
+    widths = [len(column) // count for column in columns]
+    return len(keep), tuple(
+        b"".join(column[row * width : (row + 1) * width] for row in keep)
+        for column, width in zip(columns, widths, strict=True)
+    )
 
 
 #: One statement of a rowset: its number and, per column of ``step_rows`` after ``row``, one
@@ -141,8 +228,6 @@ class RowsetRows:
         """The statements so far, leaving the buffer empty."""
         pending = self.pending
         count = len(pending)
-        if not count:
-            return []
         taken = pending[:count]
         del pending[:count]
         self._held = sum(len(item[1]) for item in pending)
@@ -161,7 +246,7 @@ class RowsetRows:
             except (OverflowError, TypeError, ValueError):
                 self._drops.add(len(statement[1]))
         if not good:
-            return 0, (b"",) * len(self.kind.columns)
+            return 0, ()
         return count, tuple(b"".join(parts) for parts in zip(*good, strict=True))
 
 

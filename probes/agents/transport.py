@@ -337,8 +337,6 @@ class Transport:
         taken = [(source, source.take()) for source in reversed(self._sources)]
         writer = self._writer
         for source, rows in reversed(taken):
-            if not rows:
-                continue
             count, columns = source.columns(rows, writer.strings)
             if not count:
                 continue

@@ -240,6 +240,11 @@ class Kernel:
             self._missed = missed
         return found
 
+    @property
+    def recovered(self) -> int:
+        """Waits whose end the kernel did not report."""
+        return int(self._counters[:, CpuSlot.RECOVERED].sum())
+
     def _missed_runs(self) -> int:
         return sum(run.missed for run in self._object.runs())
 
@@ -252,6 +257,7 @@ class Kernel:
             dropped=sum(int(total[int(kind)]) for kind in KernelRecord),
             failed_storage=int(total[CpuSlot.FAIL_STORAGE]),
             failed_reads=int(total[CpuSlot.FAIL_READ]),
+            recovered=int(total[CpuSlot.RECOVERED]),
             sums_full=int(total[CpuSlot.SUMS_FULL]),
             missed_runs=self._missed_runs(),
             ring_bytes=self._ring_bytes,

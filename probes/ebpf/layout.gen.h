@@ -36,6 +36,7 @@ enum {
 	GPC_CPU_SUMS_FULL = 10,
 	GPC_CPU_IN_SOFTIRQ = 11,
 	GPC_CPU_IN_IRQ = 12,
+	GPC_CPU_RECOVERED = 13,
 };
 
 enum {

@@ -60,6 +60,7 @@ class CpuSlot(enum.IntEnum):
     SUMS_FULL = 10
     IN_SOFTIRQ = 11
     IN_IRQ = 12
+    RECOVERED = 13
 
 
 class IterMode(enum.IntEnum):

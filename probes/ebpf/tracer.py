@@ -169,6 +169,11 @@ class Tracer:
             item.what: f"{item.why}; {item.mend}" if item.mend else item.why
             for item in (*self._support.missing, *self._kernel.refused)
         }
+        if count := self._kernel.recovered:
+            lost["ebpf.sched"] = (
+                f"this kernel did not report {count} returns to a CPU (seen on virtual machines, "
+                "where a CPU idles): their time is the scheduler's, their waker may be unknown"
+            )
         sources = ["ebpf.sched", "ebpf.context", "ebpf.pidns"]
         found = [self._capability(name, lost, CapabilityState.DEGRADED) for name in sources]
         if self._config.faults:

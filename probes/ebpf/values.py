@@ -83,6 +83,7 @@ class TracerStats:
         dropped: Records lost because a ring was full.
         failed_storage: Times the kernel had no memory for a thread's state.
         failed_reads: Arguments or names that could not be read; the event itself is there.
+        recovered: Waits whose end the kernel did not report; taken from the scheduler's account.
         sums_full: Short waits streamed because the table of sums was full.
         missed_runs: Times a program was skipped because it was already running on that CPU.
         ring_bytes: Size of each ring.
@@ -96,6 +97,7 @@ class TracerStats:
     dropped: int
     failed_storage: int
     failed_reads: int
+    recovered: int
     sums_full: int
     missed_runs: int
     ring_bytes: int

@@ -6,67 +6,6 @@
 /* Who had the CPU is named (not only numbered) when a woken thread queued longer than this. */
 #define GPC_RAN_NAMED_NS 20000
 
-struct gpc_sum_key {
-	__u32 tid, tgid, kind;
-};
-
-struct gpc_sum {
-	__u64 count, sum_ns, runq_ns, max_ns, start_ns, end_ns;
-};
-
-struct gpc_sums {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, GPC_SUM_ENTRIES);
-	__type(key, struct gpc_sum_key);
-	__type(value, struct gpc_sum);
-};
-
-/* Two windows: the tracer reads one while waits are summed into the other. */
-struct gpc_sums gpc_sums_even SEC(".maps");
-struct gpc_sums gpc_sums_odd SEC(".maps");
-
-static __always_inline void sum_into(struct gpc_sum *v, __u64 start, __u64 now, __u64 runq)
-{
-	__u64 length = now - start;
-
-	v->count++;
-	v->sum_ns += length;
-	v->runq_ns += runq;
-	v->end_ns = now;
-	if (length > v->max_ns)
-		v->max_ns = length;
-}
-
-static __always_inline bool sum_in(void *map, struct gpc_sum_key *key, __u64 start, __u64 now,
-				   __u64 runq)
-{
-	struct gpc_sum *v = bpf_map_lookup_elem(map, key), fresh = { .start_ns = start };
-
-	if (v) {
-		/* No lock: a thread's waits end one at a time. */
-		sum_into(v, start, now, runq);
-		return true;
-	}
-	sum_into(&fresh, start, now, runq);
-	return !bpf_map_update_elem(map, key, &fresh, BPF_NOEXIST);
-}
-
-/* Add a short wait to its thread's sums; false: no room, it has to be streamed. */
-static __always_inline bool sum_wait(struct task_struct *task, __u8 kind, __u64 start, __u64 now,
-				     __u64 runq)
-{
-	struct gpc_sum_key key = { task->pid, task->tgid, kind };
-	bool done;
-
-	if (gpc_control[GPC_CTL_SUM_WINDOW] & 1)
-		done = sum_in(&gpc_sums_odd, &key, start, now, runq);
-	else
-		done = sum_in(&gpc_sums_even, &key, start, now, runq);
-	if (!done)
-		count(GPC_CPU_SUMS_FULL);
-	return done;
-}
-
 SEC("tp_btf/sched_waking")
 int BPF_PROG(wait_waking, struct task_struct *task)
 {
@@ -105,6 +44,95 @@ int BPF_PROG(wait_waking, struct task_struct *task)
 	return 0;
 }
 
+static __always_inline bool is_sleep(__u8 kind)
+{
+	return kind != GPC_WAIT_PREEMPTED && kind != GPC_WAIT_YIELD;
+}
+
+static __always_inline __u64 ran_ns(struct task_struct *task)
+{
+	return task->se.sum_exec_runtime - task->se.prev_sum_exec_runtime;
+}
+
+/* A sleep without a wake was ended by the one that came before it. */
+static __always_inline void wait_use_early(struct gpc_state *s)
+{
+	s->wake_ns = s->off_ns;
+	s->waker_tid = s->early_tid;
+	s->waker_tgid = s->early_tgid;
+	s->waker_nr = s->early_nr;
+	s->flags |= s->early_flags;
+	s->early_ns = 0;
+}
+
+static __always_inline void wait_emit(struct task_struct *task, struct gpc_state *s, __u64 ran,
+				      __u64 end)
+{
+	struct gpc_rec *r = rec_reserve(GPC_REC_WAIT, task);
+
+	if (!r)
+		return;
+	r->start_ns = s->off_ns;
+	r->wake_ns = s->wake_ns;
+	r->end_ns = end;
+	r->arg = s->arg;
+	r->arg2 = ran;
+	r->op = s->op;
+	r->waker_tid = s->waker_tid;
+	r->waker_tgid = s->waker_tgid;
+	r->syscall = s->nr;
+	r->waker_syscall = s->waker_nr;
+	r->wait_kind = s->kind;
+	r->flags = s->flags;
+	rec_submit(r);
+}
+
+static __always_inline void wait_finish(struct task_struct *task, struct gpc_state *s, __u64 ran,
+					__u64 end)
+{
+	__u64 length = end - s->off_ns;
+
+	if (s->fault_ns) {
+		s->fault_block_ns += length;
+		s->fault_wake_ns = s->wake_ns;
+		s->fault_tid = s->waker_tid;
+		s->fault_tgid = s->waker_tgid;
+	}
+	if (length >= gpc_config[GPC_CFG_MIN_WAIT_NS] || s->flags & GPC_WF_START_UNKNOWN ||
+	    !sum_wait(task, s->kind, s->off_ns, end, s->wake_ns ? end - s->wake_ns : 0))
+		wait_emit(task, s, ran, end);
+	s->wake_ns = 0;
+	s->off_ns = 0;
+}
+
+/*
+ * A thread that runs although its return was never seen: some virtual machines' kernels pass over
+ * tracepoints while a CPU idles. The scheduler's own account says when it came back.
+ */
+static __always_inline void wait_recover(struct task_struct *task, struct gpc_state *s, __u64 now)
+{
+	__u64 end = now - ran_ns(task);
+
+	count(GPC_CPU_RECOVERED);
+	if (end > now || end < s->off_ns)
+		end = s->off_ns;
+	if (is_sleep(s->kind) && s->wake_ns > end) {
+		/* Seen after the return: it belongs to the sleep that begins now. */
+		s->early_tid = s->waker_tid;
+		s->early_tgid = s->waker_tgid;
+		s->early_nr = s->waker_nr;
+		s->early_flags = (s->flags & ~GPC_WF_START_UNKNOWN) | GPC_WF_WAKE_EARLY;
+		s->early_ns = s->wake_ns;
+		s->waker_tid = s->waker_tgid = 0;
+		s->waker_nr = -1;
+		s->flags &= GPC_WF_START_UNKNOWN;
+		s->wake_ns = 0;
+	} else if (is_sleep(s->kind) && !s->wake_ns && s->early_ns && s->early_ns <= end) {
+		wait_use_early(s);
+	}
+	wait_finish(task, s, 0, end);
+}
+
 static __always_inline void wait_begin(struct task_struct *prev, struct task_struct *next,
 				       bool preempt, __u64 now)
 {
@@ -113,6 +141,8 @@ static __always_inline void wait_begin(struct task_struct *prev, struct task_str
 	if (!s)
 		return;
 	announce(prev, s);
+	if (s->off_ns)
+		wait_recover(prev, s, now);
 	s->nr = syscall_of(prev);
 	if (s->nr < -1)
 		s->nr = -1;
@@ -137,77 +167,29 @@ static __always_inline void wait_begin(struct task_struct *prev, struct task_str
 /* Name who ran instead: the last to run if it ran for most of the wait, else the first. */
 static __always_inline void wait_blame(struct gpc_state *s, struct task_struct *prev, __u64 length)
 {
-	__u64 ran = prev->se.sum_exec_runtime - prev->se.prev_sum_exec_runtime;
-
-	if (!prev->pid || (s->waker_tid && 2 * ran < length))
+	if (!prev->pid || (s->waker_tid && 2 * ran_ns(prev) < length))
 		return;
 	s->waker_tid = prev->pid;
 	s->waker_tgid = prev->tgid;
 	s->waker_nr = syscall_of(prev);
 }
 
-/* Settle which wake ended a sleep; whoever delayed it much after that is worth a name. */
-static __always_inline void wait_wake(struct gpc_state *s, struct task_struct *prev, __u64 now)
-{
-	if (!s->wake_ns && s->early_ns) {
-		s->wake_ns = s->off_ns;
-		s->waker_tid = s->early_tid;
-		s->waker_tgid = s->early_tgid;
-		s->waker_nr = s->early_nr;
-		s->flags |= s->early_flags;
-	}
-	s->early_ns = 0;
-	if (s->wake_ns && now - s->wake_ns > GPC_RAN_NAMED_NS)
-		announce_other(prev);
-}
-
-static __always_inline void wait_emit(struct task_struct *task, struct gpc_state *s,
-				      struct task_struct *ran, __u64 now)
-{
-	struct gpc_rec *r = rec_reserve(GPC_REC_WAIT, task);
-
-	if (!r)
-		return;
-	r->start_ns = s->off_ns;
-	r->wake_ns = s->wake_ns;
-	r->end_ns = now;
-	r->arg = s->arg;
-	r->op = s->op;
-	r->waker_tid = s->waker_tid;
-	r->waker_tgid = s->waker_tgid;
-	r->syscall = s->nr;
-	r->waker_syscall = s->waker_nr;
-	r->wait_kind = s->kind;
-	r->flags = s->flags;
-	r->arg2 = (__u64)ran->tgid << 32 | (__u32)ran->pid;
-	rec_submit(r);
-}
-
 static __always_inline void wait_end(struct task_struct *next, struct task_struct *prev, __u64 now)
 {
 	struct gpc_state *s = state_if_any(next);
-	__u64 length;
 
 	if (!s || !s->off_ns)
 		return;
-	length = now - s->off_ns;
-	if (s->kind == GPC_WAIT_PREEMPTED || s->kind == GPC_WAIT_YIELD) {
-		wait_blame(s, prev, length);
-		announce_other(prev);
+	if (is_sleep(s->kind)) {
+		if (!s->wake_ns && s->early_ns)
+			wait_use_early(s);
+		s->early_ns = 0;
 	} else {
-		wait_wake(s, prev, now);
+		wait_blame(s, prev, now - s->off_ns);
 	}
-	if (s->fault_ns) {
-		s->fault_block_ns += length;
-		s->fault_wake_ns = s->wake_ns;
-		s->fault_tid = s->waker_tid;
-		s->fault_tgid = s->waker_tgid;
-	}
-	if (length >= gpc_config[GPC_CFG_MIN_WAIT_NS] || s->flags & GPC_WF_START_UNKNOWN ||
-	    !sum_wait(next, s->kind, s->off_ns, now, s->wake_ns ? now - s->wake_ns : 0))
-		wait_emit(next, s, prev, now);
-	s->wake_ns = 0;
-	s->off_ns = 0;
+	if (s->wake_ns && now - s->wake_ns > GPC_RAN_NAMED_NS)
+		announce_other(prev);
+	wait_finish(next, s, (__u64)prev->tgid << 32 | (__u32)prev->pid, now);
 }
 
 SEC("tp_btf/sched_switch")

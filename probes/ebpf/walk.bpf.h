@@ -28,7 +28,8 @@ static __always_inline void walk_report(struct seq_file *seq, struct task_struct
 {
 	struct gpc_rec *r;
 
-	if (s->off_ns) {
+	/* On a CPU its return was missed: the wait is over and told at its next switch. */
+	if (s->off_ns && !task->on_cpu) {
 		r = walk_rec(task, GPC_REC_WAIT);
 		r->start_ns = s->off_ns;
 		r->wake_ns = s->wake_ns;
@@ -42,7 +43,7 @@ static __always_inline void walk_report(struct seq_file *seq, struct task_struct
 		r->flags = s->flags | GPC_WF_OPEN;
 		walk_write(seq, r);
 	}
-	if (s->off_ns && s->fault_ns) {
+	if (s->off_ns && s->fault_ns && !task->on_cpu) {
 		r = walk_rec(task, GPC_REC_FAULT);
 		fault_fill(r, s, 0);
 		r->flags |= GPC_FF_OPEN;

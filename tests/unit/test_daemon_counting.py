@@ -75,6 +75,19 @@ def test_requests_and_work_without_steps_are_silent_after_five_seconds() -> None
     assert not counts.silent(107 * S)
 
 
+def test_a_request_whose_end_was_lost_is_not_in_flight_for_ever() -> None:
+    counts = Counts()
+    counts.take(anchor(Anchor.ADMITTED, Anchor.ADMITTED), S)
+    counts.take(begin(1), S)
+    counts.resync()
+    for second in range(1, 60):
+        counts.take(work(), second * S)
+        assert not counts.silent(second * S)
+    assert counts.requests_in_flight == counts.steps_in_flight == 0
+    counts.take(anchor(Anchor.ADMITTED), 60 * S)
+    assert counts.requests_in_flight == 1
+
+
 def test_a_long_step_is_not_silence() -> None:
     counts = Counts()
     counts.take(anchor(Anchor.ADMITTED), S)

@@ -246,11 +246,14 @@ def test_a_killed_daemon_comes_back_to_what_it_had_written(yard: Yard) -> None:
     wait_for(lambda: daemon.client.progress(session).steps == 100, "all is taken")
     daemon.recorded(session)  # it is written then
     daemon.kill()
+    killed = time.monotonic_ns()
     # The write that was under way: half a frame at the end of the last segment.
     last = sorted(daemon.session_dir(session).glob("*.gpcf"))[-1]
     whole = last.read_bytes()
     cut = bytes.fromhex(peer.do("keep", "step_end", [[999, 1, 1, 0, ""]]))[:-5]
+    written = last.stat()
     last.write_bytes(whole + cut)
+    os.utime(last, ns=(written.st_atime_ns, written.st_mtime_ns))
     missed = [[step, 1, step, step, step, 1, 0, 1, 1, 0] for step in range(101, 104)]
     peer.do("keep", "step_begin", missed)  # sent to nobody
 
@@ -264,6 +267,8 @@ def test_a_killed_daemon_comes_back_to_what_it_had_written(yard: Yard) -> None:
     assert found.values("step_begin", "step") == [*range(1, 101), *range(104, 114)]
     assert found.lost("ingest.stream") == 2, "the kept frames were used up and never came"
     assert found.lost("store.cut") == len(cut)
+    (gap,) = [row for row in found.rows("loss") if row[2] == "ingest.stream"]
+    assert gap[1] <= killed < gap[0], "it lies around the time when the daemon was down"
     assert found.missing == 2
     assert not found.damage
     events = found.values("session", "event")

@@ -211,3 +211,16 @@ def test_the_summary_adds_up() -> None:
     assert sum(ns for _, ns in summary.actors) == wall
     assert summary.ttft_ns == (2_050 * US,)
     assert summary.tokens_out == 3
+
+
+def test_thread_ids_of_a_container_become_the_hosts() -> None:
+    r = recording()
+    for host in (API, CORE, WORKER):  # in the container every main thread is pid 1
+        r.add("task", 1, tid=host, tgid=host, ns_tid=1, ns_tgid=1)
+    plain = Run.of(recording().capture()).request("x-1-0")
+    inside = Recording()
+    inside.frames, inside.writers = r.frames, r.writers
+    capture = inside.capture()
+    for name in ("span", "request", "queue_msg", "thread", "step_begin", "outputs"):
+        capture.table(name)["tid"][:] = 1
+    assert Run.of(capture).request("x-1-0").segments == plain.segments

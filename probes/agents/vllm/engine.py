@@ -115,13 +115,17 @@ def _instance_problem(core: Any) -> str:
 
 
 class Steps:
-    """Steps of one engine core: numbers them and reports what happens to them."""
+    """Steps of one engine core: numbers them and reports what happens to them.
+
+    Its hooks are closures over what they need, and take as few clocks, thread ids and calls as
+    they can: they run several times in every step, on the thread every request waits for.
+    """
 
     def __init__(self, agent: Agent, part: Part, scheduler: Any, executor: Any) -> None:
         self._part = part
         self._scheduler = scheduler
-        self._executor = executor
         self._number = 0
+        self._tid = 0
         self._scheduled = (0, 0)
         self._open: dict[int, None] = {}
         self._begin = agent.rows("step_begin").put
@@ -141,80 +145,67 @@ class Steps:
     def close(self, error: BaseException) -> None:
         """The engine's loop raised: what is in flight will not come back."""
         for step in tuple(self._open):
-            self.end(step, error)
+            self.end(step, time.monotonic_ns(), error)
         self._rowsets.forget()
 
-    def end(self, step: int, error: BaseException | None = None) -> None:
+    def end(self, step: int, when: int, error: BaseException | None = None) -> None:
         """A step ended; a second end of the same step is none."""
         if self._open.pop(step, self) is self:
             return
         status, text = (_OK, None) if error is None else (_ERROR, _text(error))
-        self._end((step, threading.get_native_id(), time.monotonic_ns(), status, text))
+        self._end((step, threading.get_native_id(), when, status, text))
 
     def _done(self, step: int, future: Any) -> None:
+        when = time.monotonic_ns()
         try:
-            error = None if not future.cancelled() else RuntimeError("cancelled")
-            self.end(step, error or future.exception())
+            error = RuntimeError("cancelled") if future.cancelled() else future.exception()
+            self.end(step, when, error)
         except Exception as fault:  # noqa: BLE001
             self._part.fault(fault)
 
     def _schedule(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        part, now, tid, span = self._part, time.monotonic_ns, threading.get_native_id, self._span
+        part, now = self._part, time.monotonic_ns
 
         def schedule(*args: Any, **kwargs: Any) -> Any:
             if not part.on:
                 return original(*args, **kwargs)
             start = now()
             output = original(*args, **kwargs)
-            end = now()
-            self._scheduled = (start, end)
-            span((tid(), "schedule", start, end, self._number + 1))
+            self._scheduled = (start, now())
             return output
 
         return schedule
 
     def _begin_step(self, output: Any, start: int) -> int:
         self._number = step = self._number + 1
+        self._tid = tid = threading.get_native_id()
         setattr(output, STEP, step)
         rowset, age, rows = self._rowsets.of_step(step, output)
         self._open[step] = None
         sched_start, sched_end = self._scheduled
         self._scheduled = (0, 0)
-        self._begin(
-            (
-                step,
-                threading.get_native_id(),
-                sched_start,
-                sched_end,
-                start,
-                rowset,
-                age,
-                rows,
-                output.total_num_scheduled_tokens,
-                len(self._scheduler.waiting),
-            )
-        )
+        tokens, waiting = output.total_num_scheduled_tokens, len(self._scheduler.waiting)
+        row = (step, tid, sched_start, sched_end, start, rowset, age, rows, tokens, waiting)
+        self._begin(row)
         return step
 
     def _execute_model(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        part, now, tid, span = self._part, time.monotonic_ns, threading.get_native_id, self._span
+        part, now, span, begin = self._part, time.monotonic_ns, self._span, self._begin_step
 
         def execute_model(*args: Any, **kwargs: Any) -> Any:
             if not part.on:
                 return original(*args, **kwargs)
-            step = 0
+            step, start = 0, now()
             try:
-                output = args[0] if args else kwargs["scheduler_output"]
-                step = self._begin_step(output, now())
+                step = begin(args[0] if args else kwargs["scheduler_output"], start)
             except Exception as error:  # noqa: BLE001
                 part.fault(error)
-            start = now()
             try:
                 result = original(*args, **kwargs)
             except BaseException as error:
-                self.end(step, error)
+                self.end(step, now(), error)
                 raise
-            span((tid(), "execute", start, now(), step))
+            span((self._tid, "execute", start, now(), step))
             if not self._samples:
                 self._follow(step, result)
             return result
@@ -222,7 +213,8 @@ class Steps:
         return execute_model
 
     def _sample_tokens(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        part, now, tid, span = self._part, time.monotonic_ns, threading.get_native_id, self._span
+        part, now, span, put_end = self._part, time.monotonic_ns, self._span, self._end
+        still_open = self._open
 
         def sample_tokens(*args: Any, **kwargs: Any) -> Any:
             if not part.on:
@@ -231,10 +223,15 @@ class Steps:
             try:
                 result = original(*args, **kwargs)
             except BaseException as error:
-                self.end(step, error)
+                self.end(step, now(), error)
                 raise
-            span((tid(), "sample", start, now(), step))
-            self._follow(step, result)
+            end = now()
+            span((self._tid, "sample", start, end, step))
+            if hasattr(result, "add_done_callback"):
+                self._follow(step, result)
+            elif step in still_open:
+                del still_open[step]
+                put_end((step, self._tid, end, _OK, None))
             return result
 
         return sample_tokens
@@ -243,47 +240,46 @@ class Steps:
         """End the step when its result is there: now, or when its future is done."""
         when_done = getattr(result, "add_done_callback", None)
         if when_done is None:
-            self.end(step)
+            self.end(step, time.monotonic_ns())
         else:
             when_done(partial(self._done, step))
 
     def _update_from_output(self, original: Callable[..., Any]) -> Callable[..., Any]:
         part, now, scheduler = self._part, time.monotonic_ns, self._scheduler
+        still_open, updated = self._open, self._updated
 
         def update_from_output(*args: Any, **kwargs: Any) -> Any:
             if not part.on:
                 return original(*args, **kwargs)
             output = args[0] if args else kwargs.get("scheduler_output")
             step = getattr(output, STEP, 0)
-            # Futures that never call back (other executors') end here at the latest.
-            self.end(step)
             finished = len(scheduler.finished_req_ids)
             start = now()
+            if step in still_open:
+                # Futures that never call back (other executors') end here at the latest.
+                self.end(step, start)
             result = original(*args, **kwargs)
             end = now()
-            try:
-                finished = len(scheduler.finished_req_ids) - finished
-                self._updated(step, start, end, result, finished)
-            except Exception as error:  # noqa: BLE001
-                part.fault(error)
+            if step:  # else it was scheduled before the agent was started
+                try:
+                    updated(step, start, end, result, len(scheduler.finished_req_ids) - finished)
+                except Exception as error:  # noqa: BLE001
+                    part.fault(error)
             return result
 
         return update_from_output
 
     def _updated(self, step: int, start: int, end: int, result: Any, finished: int) -> None:
         """One row per client that gets outputs; one without outputs when none does."""
-        tid = threading.get_native_id()
-        self._span((tid, "update", start, end, step))
-        if not step:
-            return  # scheduled before the agent was started
+        tid, put = self._tid, self._update
         given = [item for item in result.values() if item.outputs]
+        alone = len(given) == 1
         for item in given:
-            rowset, tokens = self._rowsets.of_outputs(step, item.outputs, alone=len(given) == 1)
-            stamp = int(item.timestamp * 1e9)
-            self._update((step, tid, start, end, stamp, rowset, tokens, finished))
+            rowset, tokens = self._rowsets.of_outputs(step, item.outputs, alone=alone)
+            put((step, tid, start, end, int(item.timestamp * 1e9), rowset, tokens, finished))
             finished = 0
         if not given:
-            self._update((step, tid, start, end, 0, 0, 0, finished))
+            put((step, tid, start, end, 0, 0, 0, finished))
         self._rowsets.done(step)
 
 

@@ -7,6 +7,7 @@ import threading
 import time
 from contextvars import ContextVar
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from gpucorrelate.probes.agents.vllm import asgi
@@ -30,6 +31,7 @@ _LINKED = int(Anchor.LINKED)
 _FRONTEND = int(TokenPlace.FRONTEND)
 #: Output states remembered for requests whose end has not been seen.
 _MAX_STATES = 8192
+_REASON = attrgetter("finish_reason")
 
 #: When the current task last began to write to the engine's socket.
 _SENT_AT: ContextVar[int] = ContextVar("gpucorrelate_sent_at", default=0)
@@ -136,7 +138,6 @@ class _Outputs:
         self._put = agent.rows("request").put
         self._rows = agent.rows("outputs").put
         self._tokens = agent.rows("tokens").put
-        self._span = agent.rows("span").put
         self._rowsets = ListRowsets(agent)
         self._states: dict[str, Any] = {}
 
@@ -225,7 +226,9 @@ class _Outputs:
         Before the call, because it may trim the outputs it is given.
         """
         rowset, tokens = self._rowsets.of_outputs(outputs)
-        ending = [out for out in outputs if out.finish_reason is not None]
+        ending: list[Any] = []
+        if list(map(_REASON, outputs)).count(None) != len(outputs):
+            ending = [out for out in outputs if out.finish_reason is not None]
         return int((stamp or 0.0) * 1e9), rowset, tokens, ending
 
     def _after(
@@ -234,7 +237,6 @@ class _Outputs:
         stamp, rowset, tokens, ending = given
         tid = threading.get_native_id()
         self._rows((tid, start, end, stamp, rowset, tokens))
-        self._span((tid, "output", start, end, 0))
         for out in ending:
             self._finished(out.request_id, str(out.finish_reason), end)
         # Ended here by a stop string; the engine is told to abort them.

@@ -62,7 +62,6 @@ class _Calls:
         self._agent = agent
         self._part = agent.part(PART_WORKER)
         self._put = agent.rows("worker_step").put
-        self._span = agent.rows("span").put
 
     def executing(self, original: Callable[..., Any]) -> Callable[..., Any]:
         part, now = self._part, time.monotonic_ns
@@ -102,7 +101,6 @@ class _Calls:
             state.rowset = rowset = state.rowsets.of(packed_ids(runner))
             tid = threading.get_native_id()
             self._put((step, tid, state.rank, _EXECUTE, start, end, rowset))
-            self._span((tid, "execute", start, end, step))
         except Exception as error:  # noqa: BLE001
             self._part.fault(error)
 
@@ -111,7 +109,6 @@ class _Calls:
             state = self._state(runner)
             tid = threading.get_native_id()
             self._put((state.step, tid, state.rank, _SAMPLE, start, end, state.rowset))
-            self._span((tid, "sample", start, end, state.step))
         except Exception as error:  # noqa: BLE001
             self._part.fault(error)
 
