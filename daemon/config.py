@@ -37,6 +37,7 @@ class Limits:
         damaged: Damaged stretches after which an agent is disconnected.
         string_bytes: Most that one stream's string table may hold.
         sessions: Sessions at one time.
+        sessions_per_uid: Of one user other than root.
         processes: Processes in one session.
         threads: Threads of one process that are named.
     """
@@ -49,6 +50,7 @@ class Limits:
     damaged: int = 64
     string_bytes: int = 64 * MIB
     sessions: int = 32
+    sessions_per_uid: int = 8
     processes: int = 4096
     threads: int = 16384
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket
 import time
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpucorrelate.daemon import messages
 from gpucorrelate.daemon.loop import READ, WRITE
-from gpucorrelate.daemon.sockets import Peer, listen, peer_of
+from gpucorrelate.daemon.sockets import Listener, Peer, listen, peer_of
 from gpucorrelate.daemon.values import DaemonStatus, to_map
 from gpucorrelate.probes.wire.errors import (
     EXIT_FAILED,
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from gpucorrelate.daemon.config import DaemonConfig
     from gpucorrelate.daemon.loop import Loop
     from gpucorrelate.daemon.sessions import Sessions
+
+log = logging.getLogger(__name__)
 
 _READ_BYTES = 64 << 10
 _PID_MAX = 1 << 22
@@ -81,7 +84,7 @@ class Control:
         self._sessions = sessions
         self._status = status
         self._callers: dict[int, Caller] = {}
-        self._listener: socket.socket | None = None
+        self._listener: Listener | None = None
         self._settled_ns = time.monotonic_ns() + config.settle_ms * 1_000_000
         self._ops: dict[str, Callable[[int, dict[str, Any]], Reply | Later]] = {
             "status": self._op_status,
@@ -98,15 +101,14 @@ class Control:
         Raises:
             DaemonError: the socket cannot be made.
         """
-        self._listener = listen(self._config.control_path, mode=0o660, group=self._config.group)
-        self._loop.add(self._listener, self._accept)
+        sock = listen(self._config.control_path, mode=0o660, group=self._config.group)
+        self._listener = Listener(sock, self._loop, self._accept)
 
     def close(self) -> None:
         """Close everything."""
         for caller in list(self._callers.values()):
             self._close(caller)
         if self._listener is not None:
-            self._loop.remove(self._listener)
             self._listener.close()
             self._listener = None
             with contextlib.suppress(OSError):
@@ -114,6 +116,8 @@ class Control:
 
     def tick(self) -> None:
         """Give the answers that had to wait."""
+        if self._listener is not None:
+            self._listener.tick()
         now = time.monotonic_ns()
         for caller in [c for c in self._callers.values() if c.later is not None]:
             later = caller.later
@@ -124,14 +128,7 @@ class Control:
                 caller.later = None
                 self._answer(caller, reply)
 
-    def _accept(self, _events: int) -> None:
-        if self._listener is None:
-            return
-        try:
-            sock, _ = self._listener.accept()
-        except OSError:
-            return
-        sock.settimeout(0)
+    def _accept(self, sock: socket.socket) -> None:
         try:
             peer = peer_of(sock, pidfd=False)
         except OSError:
@@ -145,10 +142,15 @@ class Control:
         self._loop.add(sock, lambda events: self._ready(caller, events))
 
     def _ready(self, caller: Caller, events: int) -> None:
-        if events & WRITE:
-            self._send(caller)
-        if events & READ and caller.sock.fileno() >= 0:
-            self._read(caller)
+        try:
+            if events & WRITE:
+                self._send(caller)
+            if events & READ and caller.sock.fileno() >= 0:
+                self._read(caller)
+        except Exception:
+            # As with agents: one caller must not end everybody's recordings.
+            log.exception("caller, user %d", caller.peer.uid)
+            self._close(caller)
 
     def _read(self, caller: Caller) -> None:
         try:

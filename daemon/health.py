@@ -96,6 +96,10 @@ class StoreCounters:
     failing: str = ""
 
 
+#: What one message may add: an agent's word alone must not make a number too big to send.
+_MAX_COUNT = 1 << 48
+
+
 class Tally:
     """Running counters, which can be read as one of the frozen snapshots."""
 
@@ -116,7 +120,7 @@ class Tally:
 
     def count_ingest(self, **more: int) -> None:
         """Add to counters of the agents' socket."""
-        self._ingest.update(more)
+        self._ingest.update({name: min(count, _MAX_COUNT) for name, count in more.items()})
 
     def count_store(self, **more: int) -> None:
         """Add to counters of the recordings."""

@@ -9,6 +9,7 @@ peer that breaks the rules is disconnected.
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 from gpucorrelate.daemon import messages
 from gpucorrelate.daemon.columns import rows_of
 from gpucorrelate.daemon.loop import READ, WRITE
-from gpucorrelate.daemon.sockets import Peer, listen, peer_of
+from gpucorrelate.daemon.sockets import Listener, Peer, listen, peer_of
 from gpucorrelate.probes.host import procfs
 from gpucorrelate.probes.wire.frame import Batch, Damage, Decoder
 from gpucorrelate.probes.wire.schema import BY_NAME
@@ -32,9 +33,10 @@ if TYPE_CHECKING:
     from gpucorrelate.daemon.streams import AgentStream
     from gpucorrelate.probes.host.procfs import Process
 
+log = logging.getLogger(__name__)
+
 _STREAM = BY_NAME["stream"]
 _READ_BYTES = 256 << 10
-_ACCEPTS_PER_TURN = 16
 _READS_AT_END = 64
 _MAX_UNSENT_BYTES = 64 << 10
 _NAME_CHARS = 64
@@ -101,7 +103,7 @@ class Ingest:
         self._find = find
         self._agents: dict[int, Agent] = {}
         self._by_pid: dict[int, Agent] = {}
-        self._listener: socket.socket | None = None
+        self._listener: Listener | None = None
 
     def open(self) -> None:
         """Listen.
@@ -109,15 +111,14 @@ class Ingest:
         Raises:
             DaemonError: the socket cannot be made.
         """
-        self._listener = listen(self._config.ingest_path, mode=0o666)
-        self._loop.add(self._listener, self._accept)
+        sock = listen(self._config.ingest_path, mode=0o666)
+        self._listener = Listener(sock, self._loop, self._accept)
 
     def close(self) -> None:
         """Close everything."""
         for agent in list(self._agents.values()):
             self._close(agent)
         if self._listener is not None:
-            self._loop.remove(self._listener)
             self._listener.close()
             self._listener = None
             with contextlib.suppress(OSError):
@@ -165,6 +166,8 @@ class Ingest:
 
     def tick(self) -> None:
         """A new turn: everybody may be read again."""
+        if self._listener is not None:
+            self._listener.tick()
         for agent in self._agents.values():
             started = agent.session is not None
             limits = self._limits
@@ -178,19 +181,10 @@ class Ingest:
     def _of(self, session: Session) -> list[Agent]:
         return [agent for agent in self._agents.values() if agent.session is session]
 
-    def _accept(self, _events: int) -> None:
-        listener = self._listener
-        for _ in range(_ACCEPTS_PER_TURN):
-            if listener is None:
-                return
-            try:
-                sock, _ = listener.accept()
-            except OSError:
-                return
-            sock.settimeout(0)
-            if not self._admit(sock):
-                self._tally.count_ingest(refused=1)
-                sock.close()
+    def _accept(self, sock: socket.socket) -> None:
+        if not self._admit(sock):
+            self._tally.count_ingest(refused=1)
+            sock.close()
 
     def _admit(self, sock: socket.socket) -> bool:
         limits = self._limits
@@ -231,10 +225,16 @@ class Ingest:
             self._loop.add(agent.sock, lambda ready: self._ready(agent, ready), events)
 
     def _ready(self, agent: Agent, events: int) -> None:
-        if events & WRITE:
-            self._send(agent)
-        if events & READ and agent.sock.fileno() >= 0:
-            self._read(agent)
+        try:
+            if events & WRITE:
+                self._send(agent)
+            if events & READ and agent.sock.fileno() >= 0:
+                self._read(agent)
+        except Exception:
+            # A peer that finds a fault in this code must not take the others' recordings with
+            # it: it is cut off, which is counted, and the log has the trace.
+            log.exception("agent of process %d", agent.pid)
+            self._cut_off(agent)
 
     def _read(self, agent: Agent) -> bool:
         """Read once; False when there is nothing, or nothing more."""

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import gpucorrelate
-from gpucorrelate.daemon import privileges
+from gpucorrelate.daemon import descriptors, privileges
 from gpucorrelate.daemon.control import Control
 from gpucorrelate.daemon.health import Tally
 from gpucorrelate.daemon.ingest import Ingest
@@ -69,7 +69,7 @@ class Daemon:
             self._go_first()
             self._tracing.start()
             stack.callback(self._tracing.stop)
-            self._sessions.ingest = self._ingest
+            self._sessions.meet(self._ingest)
             self._sessions.load()
             self._ingest.open()
             stack.callback(self._ingest.close)
@@ -157,7 +157,7 @@ class Daemon:
         stack.callback(os.close, write)
         old = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         stack.callback(signal.set_wakeup_fd, old)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             stack.callback(signal.signal, number, signal.signal(number, self._on_signal))
         stack.callback(
             signal.signal, signal.SIGPIPE, signal.signal(signal.SIGPIPE, signal.SIG_IGN)
@@ -168,6 +168,7 @@ class Daemon:
         self._stopping = True
 
     def _go_first(self) -> None:
+        descriptors.allow_many()
         try:
             os.setpriority(os.PRIO_PROCESS, 0, self._config.nice)
         except PermissionError:
@@ -211,10 +212,11 @@ def _lock_directory(directory: Path) -> int:
 
 
 def run(config: DaemonConfig) -> int:
-    """Run the daemon in the foreground until SIGTERM or SIGINT; returns the exit code.
+    """Run the daemon in the foreground until SIGTERM, SIGINT or SIGHUP; returns the exit code.
 
     Raises:
         GpucorrelateError: it cannot start: no permission, another daemon, a directory or socket
             that cannot be used, or, where they are demanded, no kernel probes.
     """
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
     return Daemon(config).run()

@@ -19,12 +19,14 @@ from gpucorrelate.probes.wire.schema import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from gpucorrelate.daemon.columns import Row
     from gpucorrelate.daemon.streams import AgentStream, OwnStream
     from gpucorrelate.probes.wire.schema import Kind
 
+# An agent may claim to have lost any number; sums of such claims must still fit a column.
+_MAX_COUNT = 1 << 48
 # Within the wire's limit on strings in any script but a few.
 _TEXT_CHARS = 900
 
@@ -58,6 +60,11 @@ class Notes:
         if rows:
             for frame, count in self._stream.rows(kind, rows):
                 self._append(frame, count)
+
+    def forget_tasks(self, tids: Iterable[int]) -> None:
+        """Threads that are gone need not be named in new segments."""
+        for tid in tids:
+            self._stream.recall.forget_task(tid)
 
     def describe(self, boot_id: str, now_ns: int) -> None:
         """State who writes here and what this host is."""
@@ -96,6 +103,12 @@ class Notes:
         row = (time.monotonic_ns(), source, int(state), reason[:_TEXT_CHARS])
         self.write(BY_NAME["capability"], [row])
 
+    def capability_state(self, source: str, state: CapabilityState, reason: str) -> None:
+        """The same, but another reason alone is no news: it may hold a count."""
+        known = self._capabilities.get(source)
+        if known is None or known[0] != state:
+            self.capability(source, state, reason)
+
     def knows(self, source: str) -> bool:
         """Whether anything was said of that source."""
         return source in self._capabilities
@@ -103,6 +116,7 @@ class Notes:
     def loss(self, hop: str, what: str, count: int, since_ns: int = 0, t_ns: int = 0) -> None:
         """Count lost events; ``write_losses`` records them."""
         t_ns = t_ns or time.monotonic_ns()
+        count = min(count, _MAX_COUNT)
         known = self._losses.get((hop, what), (0, since_ns, t_ns))
         self._losses[hop, what] = (
             known[0] + count,

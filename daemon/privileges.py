@@ -10,14 +10,12 @@ from __future__ import annotations
 import ctypes
 import os
 from dataclasses import dataclass
-from pathlib import Path
 
 from gpucorrelate.probes.host import procfs
 
 # include/uapi/linux/capability.h
 CAP_DAC_READ_SEARCH = 2
 CAP_SYS_PTRACE = 19
-CAP_SYS_ADMIN = 21
 CAP_PERFMON = 38
 CAP_BPF = 39
 _LAST_CAP = 63
@@ -81,12 +79,6 @@ def current(note: str = "") -> Privileges:
     return Privileges(os.geteuid(), names, others, note)
 
 
-def has(capability: int) -> bool:
-    """Whether this process has a capability in effect."""
-    status = procfs.read_status(os.getpid())
-    return bool(status and status.cap_effective >> capability & 1)
-
-
 def drop() -> Privileges:
     """Keep only ``KEPT`` (as far as the process has them) and no way back.
 
@@ -122,12 +114,3 @@ def _thread_bits() -> list[int]:
         if status is not None:
             found.append(status.cap_effective)
     return found
-
-
-def ambient_root() -> bool:
-    """Whether this process is root in the machine's own user namespace."""
-    try:
-        text = Path("/proc/self/uid_map").read_text(encoding="ascii")
-    except OSError:
-        return os.geteuid() == 0
-    return os.geteuid() == 0 and text.split() == ["0", "0", "4294967295"]

@@ -108,7 +108,7 @@ class Processes:
             detail += f" with {len(left)} steps in flight: {numbers}"
         self._notes.event(SessionEvent.PROCESS_GONE, pid, detail, now_ns)
         row = (pid, pid, now_ns, int(TaskEvent.EXIT), target.comm, 0, 0, 0)
-        self._notes.write_known(_TASK, [row])
+        self._notes.write(_TASK, [row])
 
     def alive(self, pid: int) -> bool:
         """Whether it is a process of the session and runs."""
@@ -149,7 +149,7 @@ class Processes:
 
     def _look_at(self, target: Target, now_ns: int) -> None:
         changes = target.threads.look(now_ns)
-        self._notes.write_known(_TASK, changes.rows)
+        self._notes.write(_TASK, changes.rows)
         self._notes.forget_tasks(changes.gone)
         for row in changes.rows:
             if row[0] == target.pid:

@@ -40,8 +40,9 @@ _REFERRING = frozenset(
     BY_NAME[name].id for name in ("step_begin", "step_update", "worker_step", "outputs")
 )
 
-_MAX_ROWS_PER_KIND = 1 << 16
-_MAX_SESSION_ROWS = 4096
+#: Rows kept of each kind: threads come and go by the thousand, facts do not.
+_MAX_ROWS = {"task": 1 << 15, "thread": 1 << 14, "stream": 2048, "session": 4096}
+_MAX_OTHER_ROWS = 1024
 _MAX_ROWSETS = 256
 _MAX_ROWSET_BYTES = 4 << 20
 _BYTES_PER_FRAME = 400_000
@@ -85,7 +86,7 @@ class Recall:
                 continue
             kept[key] = row
             kept.move_to_end(key)
-        limit = _MAX_SESSION_ROWS if kind is _SESSION else _MAX_ROWS_PER_KIND
+        limit = _MAX_ROWS.get(kind.name, _MAX_OTHER_ROWS)
         while len(kept) > limit:
             kept.popitem(last=False)
 
@@ -100,7 +101,9 @@ class Recall:
         yield from frames_of_strings(strings, self.stream)
         for parts in self._rowsets.values():
             for count, columns in parts:
-                yield encode(Batch(_STEP_ROWS.id, count, columns, stream=self.stream))
+                # Columns that an older agent does not know are left out, not empty.
+                known = tuple(data for data in columns if data)
+                yield encode(Batch(_STEP_ROWS.id, count, known, stream=self.stream))
 
     def _refer(self, batch: Batch) -> None:
         kind = BY_ID[batch.kind]

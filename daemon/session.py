@@ -8,32 +8,29 @@ import logging
 import os
 import shutil
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpucorrelate.daemon.counting import Counts
 from gpucorrelate.daemon.notes import Notes
+from gpucorrelate.daemon.processes import Processes
 from gpucorrelate.daemon.recording import scan_segment
 from gpucorrelate.daemon.saved import (
     ATTACHED,
     DETACHED,
     SavedSession,
-    SavedTarget,
     load,
     save,
 )
 from gpucorrelate.daemon.store import SegmentStore, open_directory
 from gpucorrelate.daemon.streamset import StreamSet
-from gpucorrelate.daemon.threads import ThreadNames
 from gpucorrelate.daemon.values import ProcessInfo, Progress, SessionInfo
-from gpucorrelate.probes.host import procfs
 from gpucorrelate.probes.wire.errors import StoreError
 from gpucorrelate.probes.wire.frame import Batch
 from gpucorrelate.probes.wire.schema import (
     BY_NAME,
     CapabilityState,
     SessionEvent,
-    TaskEvent,
 )
 
 if TYPE_CHECKING:
@@ -43,28 +40,14 @@ if TYPE_CHECKING:
     from gpucorrelate.daemon.config import DaemonConfig
     from gpucorrelate.daemon.health import Tally
     from gpucorrelate.daemon.streams import AgentStream
-    from gpucorrelate.probes.host.procfs import Process
     from gpucorrelate.probes.wire.schema import Kind
 
 log = logging.getLogger(__name__)
 
 _SAVE_EVERY_NS = 500_000_000
 _TASK = BY_NAME["task"]
-#: Ended processes that are remembered.
-_MAX_ENDED = 256
-
-
-@dataclass
-class Target:
-    """A process of the session."""
-
-    pid: int
-    ticks: int
-    comm: str
-    command: str
-    threads: ThreadNames
-    alive: bool = True
-    pidfd: int = -1
+#: A turn of the loop writes once, but memory is bounded within it as well.
+_MAX_PENDING_BYTES = 16 << 20
 
 
 class Session:
@@ -87,21 +70,19 @@ class Session:
         self.state = ATTACHED
         self.counts = Counts()
         self.counts.restore(saved.counts)
-        self.targets: dict[int, Target] = {}
         self.streams = StreamSet()
         self.agents: set[int] = set()
         self.started_ns = saved.started_ns
-        self.warning = ""
         self._config = config
         self._tally = tally
         self._saved = saved
         self._dirty = True
         self._saved_ns = 0
-        self._look: list[int] = []
         self._store = SegmentStore(
             directory, config.segment_bytes, self.streams.head, tally, saved.segments
         )
         self.notes = Notes(self.id, self.streams.own, self._store.append, saved.lost)
+        self.processes = Processes(self.notes, config.limits)
 
     # Beginning and end.
 
@@ -174,8 +155,8 @@ class Session:
         now = time.monotonic_ns()
         self._write_losses()
         self.notes.event(SessionEvent.DETACHED, self._saved.root_pid, reason, now)
-        for target in self.targets.values():
-            self._drop_pidfd(target)
+        for target in self.processes.targets.values():
+            self.processes.release(target)
         self._store.flush()
         if not resumable:
             self.state = DETACHED
@@ -205,6 +186,8 @@ class Session:
         if taken.batch is not None:
             self.counts.take(taken.batch, now_ns)
             self._store.append(taken.frame, taken.batch.count)
+            if self._store.pending_bytes > _MAX_PENDING_BYTES:
+                self.flush()
 
     def take_kernel(self, kind: Kind, count: int, columns: Sequence[bytes], now_ns: int) -> None:
         """Record rows of the kernel probes; their strings were given to ``kernel_strings``."""
@@ -217,61 +200,18 @@ class Session:
 
     # Processes.
 
-    def add(self, process: Process, now_ns: int) -> Target | None:
-        """Add a process; None when it is there already or there are too many."""
-        known = self.targets.get(process.pid)
-        if known is not None and known.alive and known.ticks == process.stat.start_ticks:
-            return None
-        self._forget_ended()
-        if len(self.targets) >= self._config.limits.processes:
-            self.warning = f"more than {self._config.limits.processes} processes: not all traced"
-            return None
-        target = Target(
-            process.pid,
-            process.stat.start_ticks,
-            process.stat.comm,
-            procfs.command_line(process.argv) or process.stat.comm,
-            ThreadNames(process.pid, self._config.limits.threads),
-        )
-        self.targets[process.pid] = target
-        self._dirty = True
-        self.notes.event(SessionEvent.PROCESS_ADDED, process.pid, target.command, now_ns)
-        self._look_at(target, now_ns)
-        return target
-
-    def remember(self, saved: SavedTarget) -> None:
-        """Take back a process from an earlier run."""
-        threads = ThreadNames(saved.pid, self._config.limits.threads)
-        self.targets[saved.pid] = Target(
-            saved.pid, saved.ticks, saved.comm, saved.command, threads, saved.alive
-        )
-
     def gone(self, pid: int, now_ns: int) -> None:
         """A process has ended."""
-        target = self.targets.get(pid)
-        if target is None or not target.alive:
+        if not self.processes.alive(pid):
             return
-        target.alive = False
-        self._drop_pidfd(target)
         self.agents.discard(pid)
-        self._dirty = True
         left = [
             step
             for stream in self.streams.agents.values()
             if stream.pid == pid
             for step in self.counts.take_steps_of(stream.number)
         ]
-        detail = f"{target.comm} ended"
-        if left:
-            numbers = ", ".join(str(step) for step in left[:20])
-            detail += f" with {len(left)} steps in flight: {numbers}"
-        self.notes.event(SessionEvent.PROCESS_GONE, pid, detail, now_ns)
-        row = (pid, pid, now_ns, int(TaskEvent.EXIT), target.comm, 0, 0, 0)
-        self.notes.write(_TASK, [row])
-
-    def living(self) -> list[int]:
-        """Processes that still run."""
-        return [pid for pid, target in self.targets.items() if target.alive]
+        self.processes.gone(pid, left, now_ns)
 
     def stream_of(
         self, pid: int, ticks: int, agent_ns: int, producer: str, role: str
@@ -300,23 +240,16 @@ class Session:
 
     def tick(self, now_ns: int) -> None:
         """Look at one process's threads if it is time, write losses, flush."""
-        if self._look:
-            target = self.targets.get(self._look.pop())
-            if target is not None and target.alive:
-                self._look_at(target, now_ns)
+        self.processes.look(now_ns)
         self._check_silence(now_ns)
         self._write_losses()
         began = self._store.flush()
         for loss in self._store.losses():
             what = f"rows ({loss.reason})"
             self.notes.loss("store.disk", what, loss.rows, loss.since_ns, loss.t_ns)
-        if began or (self._dirty and now_ns - self._saved_ns > _SAVE_EVERY_NS):
+        changed = self._dirty or self.processes.changed
+        if began or (changed and now_ns - self._saved_ns > _SAVE_EVERY_NS):
             self.save()
-
-    def look_at_threads(self) -> None:
-        """Have the threads of all processes looked at, one process a turn."""
-        if not self._look:
-            self._look = self.living()
 
     def flush(self) -> None:
         """Write everything that was taken."""
@@ -381,7 +314,7 @@ class Session:
                 ProcessInfo(
                     t.pid, t.comm, roles.get(t.pid, ""), t.pid in self.agents, t.alive, t.command
                 )
-                for t in self.targets.values()
+                for t in self.processes.targets.values()
             ),
             segments=len(self._store.segments),
             size_bytes=self.size_bytes,
@@ -403,16 +336,16 @@ class Session:
             waits=counts.waits,
             rows=counts.rows,
             lost=self.notes.lost,
-            processes=len(self.living()),
+            processes=len(self.processes.living()),
             agents=len(self.agents),
-            threads=sum(len(t.threads) for t in self.targets.values() if t.alive),
+            threads=self.processes.threads(),
             size_bytes=self.size_bytes,
             warnings=self.warnings(),
         )
 
     def warnings(self) -> tuple[str, ...]:
         """What is wrong now."""
-        found = [self.warning] if self.warning else []
+        found = [self.processes.warning] if self.processes.warning else []
         if self.failing:
             found.append(f"recording cannot be written: {self.failing}")
         return (*found, *self.notes.complaints())
@@ -426,7 +359,7 @@ class Session:
             log.warning("session %s: cannot save its state: %s", self.id, exc)
             self._dirty = True
         else:
-            self._dirty = False
+            self._dirty = self.processes.changed = False
 
     # Inside.
 
@@ -445,26 +378,9 @@ class Session:
             state=DETACHED if self.state == DETACHED else ATTACHED,
             segments=segments,
             lost=self.notes.lost,
-            targets=tuple(
-                SavedTarget(t.pid, t.ticks, t.comm, t.command, t.alive)
-                for t in self.targets.values()
-            ),
+            targets=self.processes.saved(),
         )
         return self._saved
-
-    def _forget_ended(self) -> None:
-        ended = [pid for pid, target in self.targets.items() if not target.alive]
-        for pid in ended[:-_MAX_ENDED]:
-            del self.targets[pid]
-
-    def _look_at(self, target: Target, now_ns: int) -> None:
-        changes = target.threads.look(now_ns)
-        self.notes.write(_TASK, changes.rows)
-        for tid in changes.gone:
-            self.streams.own.recall.forget_task(tid)
-        if any(row[0] == target.pid for row in changes.rows):
-            name = next(row[4] for row in changes.rows if row[0] == target.pid)
-            target.comm = name
 
     def _check_silence(self, now_ns: int) -> None:
         source = "vllm.steps"
@@ -482,11 +398,6 @@ class Session:
         # While nothing can be written, losses of other hops are kept, not lost as well.
         if self._store.writable:
             self.notes.write_losses()
-
-    def _drop_pidfd(self, target: Target) -> None:
-        if target.pidfd >= 0:
-            os.close(target.pidfd)
-            target.pidfd = -1
 
 
 def load_session(directory: Path) -> SavedSession:

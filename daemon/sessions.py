@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from gpucorrelate.daemon import tree
 from gpucorrelate.daemon.archive import Archive
 from gpucorrelate.daemon.config import MAX_SEGMENTS
+from gpucorrelate.daemon.follow import Follower
 from gpucorrelate.daemon.saved import CLOSING, DETACHED, SavedSession
 from gpucorrelate.daemon.session import Session, load_session
 from gpucorrelate.daemon.store import open_directory
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from gpucorrelate.daemon.health import Tally
     from gpucorrelate.daemon.ingest import Ingest
     from gpucorrelate.daemon.loop import Loop
-    from gpucorrelate.daemon.session import Target
     from gpucorrelate.daemon.tracing import Tracing
     from gpucorrelate.probes.host.procfs import Process
 
@@ -72,17 +72,24 @@ class Sessions:
         self._tracing = tracing
         self._base = config.state_dir / "sessions"
         self._active: dict[str, Session] = {}
-        self._by_pid: dict[int, Session] = {}
         self.archive = Archive(self._base, config, tally)
         self._closing: dict[str, tuple[int, str]] = {}
-        self._whole_scan = not procfs.has_child_files()
         self._scan_ns = self._trim_ns = 0
-        self.ingest: Ingest | None = None
+        self._follower = Follower(loop, tracing, lambda: self.running, self._all_gone)
+        self._ingest: Ingest | None = None
 
     @property
     def running(self) -> list[Session]:
         """Sessions that record."""
         return list(self._active.values())
+
+    def meet(self, ingest: Ingest) -> None:
+        """From now on agents are told what sessions want of them."""
+        self._ingest = self._follower.ingest = ingest
+
+    def find(self, process: Process) -> Session | None:
+        """The session of a process; a child of one of its processes is taken in."""
+        return self._follower.find(process)
 
     # Beginning.
 
@@ -115,17 +122,15 @@ class Sessions:
             StoreError: the recording cannot be written.
         """
         process = tree.target(pid, uid)
-        known = self._by_pid.get(process.pid)
+        known = self._follower.session_of(process.pid)
         if known is not None:
             self._check(known.uid, uid, known.id)
             return AttachAnswer(known.info(), already=True, warnings=self._advice(known))
-        if len(self._active) >= self._config.limits.sessions:
-            raise TargetError(
-                f"there are {len(self._active)} sessions already",
-                hint="end one: gpucorrelate detach",
-            )
+        self._check_room(uid)
         root = tree.topmost(process, uid, self._has_agent)
-        members = [p for p in tree.with_descendants(root, uid) if p.pid not in self._by_pid]
+        members = [
+            p for p in tree.with_descendants(root, uid) if self._follower.session_of(p.pid) is None
+        ]
         now, wall = time.monotonic_ns(), time.time()
         saved = SavedSession(
             session=self._new_id(wall, root.pid),
@@ -146,37 +151,23 @@ class Sessions:
         session.notes.event(SessionEvent.ATTACHED, root.pid, saved.command, now)
         self._tracing.describe(session)
         for member in members:
-            self._add(session, member, now)
+            self._follower.add(session, member, now)
         session.flush()
         session.save()
         return AttachAnswer(session.info(), warnings=self._advice(session))
-
-    def find(self, process: Process) -> Session | None:
-        """The session of a process; a child of one of its processes is taken in."""
-        session = self._by_pid.get(process.pid)
-        if session is not None:
-            target = session.targets[process.pid]
-            if target.alive and target.ticks == process.stat.start_ticks:
-                return session
-            self._gone(session, process.pid)
-        for parent in tree.ancestors(process.pid):
-            session = self._by_pid.get(parent)
-            if session is not None and session.targets[parent].alive:
-                if session.uid != 0 and not process.owned_by(session.uid):
-                    return None
-                self._add(session, process, time.monotonic_ns())
-                return session if process.pid in session.targets else None
-        return None
 
     # The turn of the loop.
 
     def tick(self) -> None:
         """Drain the kernel, follow processes, write, keep the limits."""
         now = time.monotonic_ns()
-        self._drain(now)
+        self._follower.drain(now)
         if now - self._scan_ns > _SCAN_NS:
             self._scan_ns = now
-            self._scan(now)
+            self._tracing.update(self.running)
+            for session in self.running:
+                self._follower.scan(session, now)
+                session.processes.look_later()
         for session in self.running:
             session.tick(now)
             if session.id in self._closing:
@@ -188,15 +179,15 @@ class Sessions:
     def ask_to_stop(self) -> None:
         """Tell all agents to send no more, as the daemon goes down."""
         for session in self.running:
-            if self.ingest is not None:
-                self.ingest.stop(session)
+            if self._ingest is not None:
+                self._ingest.stop(session)
 
     def quiet(self, since_ns: int) -> bool:
         """Whether no agent sent anything for a while, counted from ``since_ns``."""
         last = since_ns
         for session in self.running:
-            if self.ingest is not None:
-                last = max(last, self.ingest.quiet_since_ns(session))
+            if self._ingest is not None:
+                last = max(last, self._ingest.quiet_since_ns(session))
         return time.monotonic_ns() - last > _QUIET_NS
 
     def close_all(self, reason: str) -> None:
@@ -241,7 +232,7 @@ class Sessions:
             NotFoundError: it is in none.
             NotPermittedError: it belongs to another user.
         """
-        session = self._by_pid.get(pid)
+        session = self._follower.session_of(pid)
         if session is None:
             raise NotFoundError(f"process {pid} is in no session")
         self._check(session.uid, uid, session.id)
@@ -258,8 +249,8 @@ class Sessions:
             return
         session.state = CLOSING
         self._closing[name] = (time.monotonic_ns() + _TAIL_NS, reason)
-        if self.ingest is not None:
-            self.ingest.stop(session)
+        if self._ingest is not None:
+            self._ingest.stop(session)
 
     def info(self, name: str) -> SessionInfo:
         """A session, running or finished."""
@@ -294,7 +285,7 @@ class Sessions:
         if session is None:
             return self.archive.open(name)
         now = time.monotonic_ns()
-        self._drain(now)
+        self._follower.drain(now)
         rows = []
         for kind, count, columns in self._tracing.open_waits(
             session, alone=len(self._active) == 1
@@ -337,120 +328,49 @@ class Sessions:
         self._active[session.id] = session
         same_boot = saved.boot_id == procfs.boot_id()
         for item in saved.targets:
-            session.remember(item)
+            session.processes.remember(item)
         if same_boot:
             session.notes.loss("daemon.down", "everything but what agents kept", 1, last_ns, now)
         session.notes.event(
             SessionEvent.RESUMED, saved.root_pid, "the daemon was started again", now
         )
         self._tracing.describe(session)
-        for pid, target in list(session.targets.items()):
+        for pid, target in list(session.processes.targets.items()):
             if not target.alive:
                 continue
-            process = procfs.read_process(pid)
-            same = process is not None and process.stat.start_ticks == target.ticks
-            if not same_boot or not same or process is None or not process.stat.alive:
-                session.gone(pid, now)
+            if same_boot and target.same(procfs.read_stat(pid)):
+                self._follower.follow(session, target)
             else:
-                self._follow(session, target)
+                session.gone(pid, now)
         if not same_boot:
             self._finish(session, "the machine was started again")
-        elif not session.living():
+        elif not session.processes.living():
             self._finish(session, "all processes ended while the daemon was down")
         else:
-            self._scan_one(session, now)
+            self._follower.scan(session, now)
             session.flush()
             session.save()
 
-    def _add(self, session: Session, process: Process, now: int, *, traced: bool = False) -> None:
-        target = session.add(process, now)
-        if target is not None:
-            self._follow(session, target, traced=traced)
-
-    def _follow(self, session: Session, target: Target, *, traced: bool = False) -> None:
-        """Watch a process's end, trace it unless it is, and have its agent send."""
-        pid = target.pid
-        self._by_pid[pid] = session
-        try:
-            target.pidfd = os.pidfd_open(pid)
-        except OSError:
-            session.gone(pid, time.monotonic_ns())
-            self._by_pid.pop(pid, None)
-            return
-        self._loop.add(target.pidfd, lambda _: self._gone(session, pid))
-        if not traced:
-            self._tracing.add(session, pid)
-        if self.ingest is not None:
-            self.ingest.start(session, pid)
-
-    def _gone(self, session: Session, pid: int) -> None:
-        target = session.targets.get(pid)
-        if target is None or not target.alive:
-            return
-        self._loop.remove(target.pidfd)
-        if self.ingest is not None:
-            self.ingest.finish(pid)
-        self._drain(time.monotonic_ns())
-        session.gone(pid, time.monotonic_ns())
-        self._by_pid.pop(pid, None)
-        self._tracing.remove(pid)
-        if not session.living():
-            self.detach(session.id, "all its processes ended")
-
-    def _drain(self, now: int) -> None:
-        for pid, parent in self._tracing.drain(self.running):
-            session = self._by_pid.get(parent)
-            if session is None or pid in self._by_pid:
-                continue
-            process = procfs.read_process(pid)
-            if process is None or not process.stat.alive:
-                continue
-            if session.uid == 0 or process.owned_by(session.uid):
-                self._add(session, process, now, traced=True)
-            else:
-                self._tracing.remove(pid)
-
-    def _scan(self, now: int) -> None:
-        for session in self.running:
-            self._scan_one(session, now)
-            session.look_at_threads()
-
-    def _scan_one(self, session: Session, now: int) -> None:
-        """Take in children that nothing else has told of."""
-        if self._whole_scan:
-            everybody = procfs.parents()
-            born = [pid for pid, ppid in everybody.items() if ppid in session.targets]
-        else:
-            born = [child for pid in session.living() for child in procfs.child_ids(pid)]
-        for pid in born:
-            if pid in self._by_pid or pid == os.getpid():
-                continue
-            process = procfs.read_process(pid)
-            if process is None or not process.stat.alive:
-                continue
-            if session.uid == 0 or process.owned_by(session.uid):
-                self._add(session, process, now)
+    def _all_gone(self, session: Session) -> None:
+        self.detach(session.id, "all its processes ended")
 
     def _close_if_quiet(self, session: Session, now: int) -> None:
         deadline, reason = self._closing[session.id]
-        quiet = self.ingest.quiet_since_ns(session) if self.ingest is not None else 0
+        quiet = self._ingest.quiet_since_ns(session) if self._ingest is not None else 0
         started = deadline - _TAIL_NS
         if now >= deadline or now - max(quiet, started) >= _QUIET_NS:
             self._finish(session, reason)
 
     def _finish(self, session: Session, reason: str, *, resumable: bool = False) -> None:
         now = time.monotonic_ns()
-        self._drain(now)
+        self._follower.drain(now)
         for kind, count, columns in self._tracing.open_waits(
             session, alone=len(self._active) == 1
         ):
             session.take_kernel(kind, count, columns, now)
-        if self.ingest is not None:
-            self.ingest.release(session)
-        for pid in session.living():
-            self._loop.remove(session.targets[pid].pidfd)
-            self._tracing.remove(pid)
-            self._by_pid.pop(pid, None)
+        if self._ingest is not None:
+            self._ingest.release(session)
+        self._follower.release(session)
         self._active.pop(session.id, None)
         self._closing.pop(session.id, None)
         self.archive.add(session.close(reason, resumable=resumable))
@@ -478,7 +398,7 @@ class Sessions:
         return tuple(found)
 
     def _has_agent(self, pid: int) -> bool:
-        return self.ingest is not None and self.ingest.has_agent(pid)
+        return self._ingest is not None and self._ingest.has_agent(pid)
 
     def _new_id(self, wall: float, pid: int) -> str:
         base = f"{time.strftime('%Y%m%dT%H%M%S', time.localtime(wall))}-{pid}"
@@ -491,6 +411,15 @@ class Sessions:
     def _uid_of(self, name: str) -> int:
         session = self._active.get(name)
         return session.uid if session is not None else self.archive.owner(name)
+
+    def _check_room(self, uid: int) -> None:
+        limits = self._config.limits
+        mine = sum(1 for session in self.running if session.uid == uid)
+        if len(self._active) >= limits.sessions or (uid != 0 and mine >= limits.sessions_per_uid):
+            raise TargetError(
+                f"there are {len(self._active)} sessions already, {mine} of them yours",
+                hint="end one: gpucorrelate detach",
+            )
 
     def _check(self, owner: int, uid: int, name: str) -> None:
         if uid not in (0, owner):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import grp
+import logging
 import os
 import select
 import socket
@@ -13,15 +14,22 @@ import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gpucorrelate.daemon import descriptors
 from gpucorrelate.probes.wire.errors import DaemonError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from gpucorrelate.daemon.loop import Loop
 
 #: ``SO_PEERPIDFD`` of asm-generic/socket.h (since Linux 6.5); Python has no name for it yet.
 _SO_PEERPIDFD = 77
 _CREDENTIALS = struct.Struct("iII")
 _BACKLOG = 128
+_ACCEPTS_PER_TURN = 16
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -99,6 +107,57 @@ def listen(path: Path, *, mode: int, group: str = "") -> socket.socket:
     except OSError as exc:
         raise DaemonError(f"cannot listen on {path}: {exc.strerror or exc}") from exc
     return sock
+
+
+class Listener:
+    """A listening socket that rests when the process has no descriptor left for a caller.
+
+    A connection that cannot be accepted stays ready, and waiting for it would be a busy loop.
+
+    Args:
+        sock: The listening socket.
+        loop: The event loop.
+        take: Called with every new connection; owns it from then on.
+    """
+
+    def __init__(
+        self, sock: socket.socket, loop: Loop, take: Callable[[socket.socket], None]
+    ) -> None:
+        self._sock = sock
+        self._loop = loop
+        self._take = take
+        self._resting = False
+        loop.add(sock, self._accept)
+
+    def tick(self) -> None:
+        """A new turn: try again."""
+        if self._resting:
+            self._resting = False
+            self._loop.add(self._sock, self._accept)
+
+    def close(self) -> None:
+        """Listen no more."""
+        if not self._resting:
+            self._loop.remove(self._sock)
+        self._sock.close()
+
+    def _accept(self, _events: int) -> None:
+        for _ in range(_ACCEPTS_PER_TURN):
+            try:
+                sock, _ = self._sock.accept()
+            except (BlockingIOError, ConnectionAbortedError, InterruptedError):
+                return
+            except OSError as exc:
+                log.warning("cannot accept a connection: %s", exc)
+                self._resting = True
+                self._loop.remove(self._sock)
+                return
+            if descriptors.scarce(sock.fileno()):
+                log.warning("turned a connection away: too many open files")
+                sock.close()
+                continue
+            sock.settimeout(0)
+            self._take(sock)
 
 
 def _clear(path: Path) -> None:

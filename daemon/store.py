@@ -166,6 +166,7 @@ class SegmentStore:
         self.directory = directory
         self.directory_fd = open_directory(directory, create=True)
         self.failing = ""
+        self.pending_bytes = 0
         self._head = head
         self._segment_bytes = segment_bytes
         self._tally = tally
@@ -197,6 +198,7 @@ class SegmentStore:
         """Take a frame to be written with the next flush."""
         self._pending.append(frame)
         self._pending_rows.append(rows)
+        self.pending_bytes += len(frame)
 
     def begin(self) -> None:
         """Begin the first segment, or a new one after a restart.
@@ -313,8 +315,7 @@ class SegmentStore:
         done, error = _write_all(self._fd, data)
         if error is None:
             self._wrote(len(self._pending), len(data), sum(self._pending_rows), now)
-            self._pending.clear()
-            self._pending_rows.clear()
+            self._forget_pending()
             return
         whole = count = 0
         for frame in self._pending:
@@ -343,13 +344,17 @@ class SegmentStore:
 
     def _lose(self, start: int, now: int) -> None:
         frames, rows = len(self._pending) - start, sum(self._pending_rows[start:])
-        self._pending.clear()
-        self._pending_rows.clear()
+        self._forget_pending()
         if frames:
             self._lost_since_ns = self._lost_since_ns or now
             self._lost_frames += frames
             self._lost_rows += rows
             self._tally.count_store(lost_frames=frames, lost_rows=rows)
+
+    def _forget_pending(self) -> None:
+        self._pending.clear()
+        self._pending_rows.clear()
+        self.pending_bytes = 0
 
     def _recover(self, now: int) -> None:
         if self._lost_frames:

@@ -172,6 +172,14 @@ class Tracing:
         for item in self._tracer.capabilities():
             session.notes.capability(item.source, item.state, item.reason)
 
+    def update(self, sessions: Sequence[Session]) -> None:
+        """Record what has come to work, or no longer does, since the sessions were told."""
+        if self._tracer is None:
+            return
+        for item in self._tracer.capabilities():
+            for session in sessions:
+                session.notes.capability_state(item.source, item.state, item.reason)
+
     def capabilities(self) -> tuple[tuple[str, CapabilityState, str], ...]:
         """What works, for the status."""
         if self._tracer is None:
@@ -214,7 +222,7 @@ class Tracing:
             log.warning("open waits: %s", exc)
             return []
         self._pass_strings([session])
-        pids = None if alone else np.array(list(session.targets), "<u4")
+        pids = None if alone else np.array(list(session.processes.targets), "<u4")
         found = []
         for item in rows:
             for _, count, columns in self._deal(item, [(session, pids)]):
@@ -229,7 +237,7 @@ class Tracing:
             return [(sessions[0], None)]
         members = []
         for session in sessions:
-            pids = set(session.targets)
+            pids = set(session.processes.targets)
             for pid, parent in born:
                 if parent in pids:
                     pids.add(pid)

@@ -17,6 +17,7 @@ from gpucorrelate.daemon.health import IngestCounters, KernelCounters, StoreCoun
 from gpucorrelate.probes.wire.errors import DaemonError
 
 V = TypeVar("V")
+_MAX_INT = (1 << 63) - 1
 
 
 class ValueFormatError(DaemonError):
@@ -177,7 +178,12 @@ class DaemonStatus:
 
 def to_map(value: Any) -> dict[str, Any]:  # noqa: ANN401 - any of the values above
     """The value as a map that msgpack can carry."""
-    return dataclasses.asdict(value)
+    return dataclasses.asdict(value, dict_factory=_bounded)
+
+
+def _bounded(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    # msgpack carries 64 bits; a total built from what agents claim may be larger.
+    return {name: min(value, _MAX_INT) if type(value) is int else value for name, value in items}
 
 
 def from_map(cls: type[V], data: object) -> V:

@@ -12,12 +12,12 @@
 #include <string.h>
 
 enum wait_class {
-	W_PREEMPTED = 0,	/* runnable all along; peer: who ran instead */
-	W_GIL = 1,		/* interpreter lock; peer: its holder, -1 unknown */
-	W_LOCK = 2,		/* lock: explained by its holder, then back to the waiter */
-	W_MESSAGE = 3,		/* woken by a traced thread: the path moves there */
-	W_LEAF_IDLE = 4,	/* timer, network, external, no wake: nothing further to follow */
-	W_LEAF_WORK = 5,	/* disk, interrupt, fault: part of the thread's own work */
+	W_PREEMPTED = 0, /* runnable all along; peer: who ran instead */
+	W_GIL = 1,	 /* interpreter lock; peer: its holder, -1 unknown */
+	W_LOCK = 2,	 /* lock: explained by its holder, then back to the waiter */
+	W_MESSAGE = 3,	 /* woken by a traced thread: the path moves there */
+	W_LEAF_IDLE = 4, /* timer, network, external, no wake: nothing further to follow */
+	W_LEAF_WORK = 5, /* disk, interrupt, fault: part of the thread's own work */
 };
 
 /* Categories that the walk itself assigns; the leaf classes carry theirs in w_leaf. */
@@ -64,18 +64,18 @@ struct walk_model {
 
 struct walk_seg {
 	int64_t start, end;
-	int64_t evidence;	/* row of the wait, queue read or fault; -1 none */
-	int64_t span;		/* row of the flattened span; -1 none */
-	int64_t slack;		/* margin over the second latest predecessor; -1 unknown */
+	int64_t evidence; /* row of the wait, queue read or fault; -1 none */
+	int64_t span;	  /* row of the flattened span; -1 none */
+	int64_t slack;	  /* margin over the second latest predecessor; -1 unknown */
 	int32_t actor;
-	int32_t related;	/* who ran instead, who waited for the lock; -1 none */
+	int32_t related; /* who ran instead, who waited for the lock; -1 none */
 	int32_t leg;
-	int32_t phase;		/* index of the cut interval */
+	int32_t phase; /* index of the cut interval */
 	uint8_t category, evidence_kind, pad[6];
 };
 
 struct walk_hop {
-	int64_t start, end;	/* the part of the wait that lies on the path */
+	int64_t start, end; /* the part of the wait that lies on the path */
 	int64_t evidence;
 	int32_t from, to;
 	int32_t leg;
@@ -97,7 +97,7 @@ struct frame {
 struct walker {
 	const struct walk_model *m;
 	struct walk_out *out;
-	const int64_t *cuts;	/* ascending; phase i is (cuts[i], cuts[i + 1]] */
+	const int64_t *cuts; /* ascending; phase i is (cuts[i], cuts[i + 1]] */
 	int64_t n_cuts;
 	int64_t t, stop;
 	int32_t tid, leg;

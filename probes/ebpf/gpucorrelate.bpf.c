@@ -11,6 +11,7 @@
 #include "syscalls.bpf.h"
 #include "context.bpf.h"
 #include "sums.bpf.h"
+#include "blame.bpf.h"
 #include "waits.bpf.h"
 #include "tasks.bpf.h"
 #include "faults.bpf.h"

@@ -41,7 +41,8 @@ struct gpc_state {
 	__u32 fault_tid, fault_tgid;
 	/* A run of sched_yield calls; spin_turns 0: none. */
 	__u64 spin_start_ns, spin_last_ns;
-	__u32 spin_turns, pad;
+	__u32 spin_turns;
+	__u32 cpu; /* it left */
 };
 
 struct {

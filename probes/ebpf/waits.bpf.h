@@ -49,11 +49,6 @@ static __always_inline bool is_sleep(__u8 kind)
 	return kind != GPC_WAIT_PREEMPTED && kind != GPC_WAIT_YIELD;
 }
 
-static __always_inline __u64 ran_ns(struct task_struct *task)
-{
-	return task->se.sum_exec_runtime - task->se.prev_sum_exec_runtime;
-}
-
 /* A sleep without a wake was ended by the one that came before it. */
 static __always_inline void wait_use_early(struct gpc_state *s)
 {
@@ -147,6 +142,7 @@ static __always_inline void wait_begin(struct task_struct *prev, struct task_str
 	if (s->nr < -1)
 		s->nr = -1;
 	s->flags = 0;
+	s->cpu = bpf_get_smp_processor_id();
 	if (preempt || !prev->__state) {
 		s->kind = s->nr == NR_SCHED_YIELD ? GPC_WAIT_YIELD : GPC_WAIT_PREEMPTED;
 		s->arg = s->op = 0;
@@ -164,16 +160,6 @@ static __always_inline void wait_begin(struct task_struct *prev, struct task_str
 	s->off_ns = now;
 }
 
-/* Name who ran instead: the last to run if it ran for most of the wait, else the first. */
-static __always_inline void wait_blame(struct gpc_state *s, struct task_struct *prev, __u64 length)
-{
-	if (!prev->pid || (s->waker_tid && 2 * ran_ns(prev) < length))
-		return;
-	s->waker_tid = prev->pid;
-	s->waker_tgid = prev->tgid;
-	s->waker_nr = syscall_of(prev);
-}
-
 static __always_inline void wait_end(struct task_struct *next, struct task_struct *prev, __u64 now)
 {
 	struct gpc_state *s = state_if_any(next);
@@ -185,7 +171,8 @@ static __always_inline void wait_end(struct task_struct *next, struct task_struc
 			wait_use_early(s);
 		s->early_ns = 0;
 	} else {
-		wait_blame(s, prev, now - s->off_ns);
+		blame(s, prev, now - s->off_ns);
+		announce_other(prev);
 	}
 	if (s->wake_ns && now - s->wake_ns > GPC_RAN_NAMED_NS)
 		announce_other(prev);
@@ -198,6 +185,7 @@ int BPF_PROG(wait_switch, bool preempt, struct task_struct *prev, struct task_st
 	bool leaving = is_target(prev->tgid), coming = is_target(next->tgid);
 	__u64 now;
 
+	stint_note(prev);
 	if (!leaving && !coming)
 		return 0;
 	now = bpf_ktime_get_ns();

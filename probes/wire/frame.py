@@ -399,9 +399,9 @@ def columns_of(
     """
     columns: list[bytes] = []
     for column, values in zip(kind.columns, zip(*rows, strict=True), strict=True):
-        if column.ctype == "str":
-            values = [strings.id(value) for value in values]  # type: ignore[arg-type]
-        packed = array(column.code, values)
+        texts = column.ctype == "str"
+        numbers: Any = [strings.id(value) for value in values] if texts else values
+        packed = array(column.code, numbers)
         if sys.byteorder == "big":
             packed.byteswap()
         columns.append(packed.tobytes())

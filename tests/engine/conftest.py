@@ -26,6 +26,11 @@ STREAMS = 50
 CALM = 8
 
 
+def _profile_of(item: pytest.Function) -> Profile:
+    chosen: Profile = item.callspec.params["profile"]  # type: ignore[assignment]
+    return chosen
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what makes no sense in a profile; a skip would look like something missing."""
     out = [
@@ -33,7 +38,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items
         if item.get_closest_marker("synchronous") is not None
         and isinstance(item, pytest.Function)
-        and item.callspec.params["profile"].asynchronous
+        and _profile_of(item).asynchronous
     ]
     if out:
         config.hook.pytest_deselected(items=out)

@@ -253,11 +253,10 @@ def test_hops_between_processes_are_named(reports: dict[str, RequestReport]) -> 
     for report in reports.values():
         for wait in report.waits:
             if wait.cause.actor is not None:
-                waiter = wait.waiter.role.partition(".")[0].rstrip("0123456789")
-                waker = wait.cause.actor.role.partition(".")[0].rstrip("0123456789")
-                hops[waiter, waker] += 1
-    assert hops["api", "core"] > 0, hops
-    assert hops["core", "worker"] > 0, hops
+                waiter, waker = wait.waiter.process, wait.cause.actor.process
+                hops[waiter.rstrip("0123456789"), waker.rstrip("0123456789")] += 1
+    assert hops["APIServer", "EngineCore"] > 0, hops
+    assert hops["EngineCore", "Worker"] > 0, hops
 
 
 def test_waits_name_a_waker_and_lie_within_the_request(

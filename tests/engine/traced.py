@@ -30,13 +30,17 @@ CLIENT_STREAM = 1_000_000
 
 @dataclass(frozen=True)
 class Truth:
-    """One line of the test plugin's log: what was really done, by whom, from when to when."""
+    """One line of the test plugin's log: what was really done, by whom, from when to when.
+
+    ``ready_ns`` of it the thread was running, or ready and without a CPU.
+    """
 
     kind: str
     pid: int
     tid: int
     start_ns: int
     end_ns: int
+    ready_ns: int
 
     def overlap_ns(self, start_ns: int, end_ns: int) -> int:
         """How much of an interval lies within it."""

@@ -55,7 +55,7 @@ class Row:
 
     @property
     def length(self) -> int:
-        return self.end_ns - self.start_ns
+        return int(self.end_ns - self.start_ns)
 
     def __repr__(self) -> str:
         text = dict(self.values)

@@ -63,7 +63,7 @@ def until_sleeping(tid: int) -> None:
     raise TimeoutError(f"thread {tid} never slept")
 
 
-def _wait_and_wake(wait: Callable[[], None], wake: Callable[[], None], delay: float) -> Truth:
+def _wait_and_wake(wait: Callable[[], object], wake: Callable[[], object], delay: float) -> Truth:
     """A thread waits, a second one ends its wait; who and when."""
     truth: Truth = {"tgid": os.getpid(), "waker_tgid": os.getpid()}
     entered = threading.Event()
@@ -96,7 +96,7 @@ def _wait_and_wake(wait: Callable[[], None], wake: Callable[[], None], delay: fl
 def lock() -> Truth:
     held = threading.Lock()
     held.acquire()
-    return _wait_and_wake(lambda: held.acquire() and None, held.release, WAIT_S)
+    return _wait_and_wake(held.acquire, held.release, WAIT_S)
 
 
 def pthread_mutex() -> Truth:
@@ -226,7 +226,8 @@ def shared_futex() -> Truth:
     return _woken_by_peer(fd, wait, code) | {"addr": ctypes.addressof(word)}
 
 
-def nanosleep() -> Truth:
+def nanosleep(cpu: str) -> Truth:
+    os.sched_setaffinity(0, {int(cpu)})
     truth: Truth = {"tid": threading.get_native_id(), "tgid": os.getpid(), "start": now()}
     time.sleep(WAIT_S)
     return truth | {"end": now()}

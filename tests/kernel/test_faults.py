@@ -35,7 +35,8 @@ def test_a_cold_page_of_a_file_is_a_major_fault_with_its_file(tracer: Tracer) ->
         assert waits
         assert all(wait.arg == addr and wait.syscall == -1 for wait in waits)
         assert row.block_ns == sum(wait.length for wait in waits)
-        assert row.wake_ns == waits[-1].wake_ns > 0
+        assert row.wake_ns == waits[-1].wake_ns
+        assert row.waker_tid == waits[-1].waker_tid
 
 
 def test_the_first_touch_of_a_page_is_a_minor_fault(tracer: Tracer) -> None:
@@ -54,6 +55,8 @@ def test_the_first_touch_of_a_page_is_a_minor_fault(tracer: Tracer) -> None:
 
 def test_faults_are_among_the_capabilities(tracer: Tracer) -> None:
     states = {item.source: item.state for item in tracer.capabilities()}
-    assert states["ebpf.sched"] == CapabilityState.ON
+    # Degraded is for kernels that pass over what idle CPUs do, and only once that was met.
+    missed = tracer.stats().recovered > 0
+    assert states["ebpf.sched"] == (CapabilityState.DEGRADED if missed else CapabilityState.ON)
     assert states["ebpf.faults"] == CapabilityState.ON
     assert states["ebpf.spins"] == CapabilityState.OFF

@@ -84,7 +84,7 @@ def test_a_process_that_is_not_there_is_refused(tracer: Tracer) -> None:
 def test_names_are_told_again_to_a_later_session(tracer: Tracer) -> None:
     """The waker's name was told before; who attaches later must learn it all the same."""
     for _ in range(2):
-        truth, seen = observed(tracer, "nanosleep")
+        truth, seen = observed(tracer, "minor_fault")
         us = os.getpid()
         # We write the line that starts the scenario: its first wait was ended by this process.
         ours = [row for row in seen.get("wait", tid=truth["tid"]) if row.waker_tgid == us]

@@ -23,13 +23,15 @@ _CONTEXT = (
 )  # fmt: skip
 
 
-def the_wait(seen: Seen, truth: dict[str, Any], kind: WaitKind) -> Row:
+def the_wait(
+    seen: Seen, truth: dict[str, Any], kind: WaitKind, *, wake_may_be_missed: bool = False
+) -> Row:
     """The one long wait of that kind; everything true of any wait is checked."""
     found = [row for row in seen.waits(truth, wait_kind=kind) if row.length > 5_000_000]
     assert len(found) == 1, seen.waits(truth)
     row = found[0]
     assert row.tgid == truth["tgid"]
-    assert row.start_ns <= row.wake_ns <= row.end_ns
+    assert row.start_ns <= row.wake_ns <= row.end_ns or (wake_may_be_missed and not row.wake_ns)
     assert close(row.length, truth["end"] - truth["start"])
     assert not row.flags & (WaitFlag.OPEN | WaitFlag.START_UNKNOWN)
     return row
@@ -95,10 +97,16 @@ def test_another_process_ends_a_read_or_write(
 
 
 def test_a_sleep_is_ended_by_a_timer(tracer: Tracer) -> None:
-    truth, seen = observed(tracer, "nanosleep")
-    row = the_wait(seen, truth, WaitKind.SLEEP)
-    assert row.flags & WaitFlag.WAKE_TIMER, row
-    assert not row.flags & (WaitFlag.WAKE_KTHREAD | WaitFlag.WAKE_IRQ)
+    rows = []
+    for cpu in sorted(os.sched_getaffinity(0)) * 3:
+        truth, seen = observed(tracer, "nanosleep", cpu)
+        rows.append(the_wait(seen, truth, WaitKind.SLEEP, wake_may_be_missed=True))
+    told = [row for row in rows if row.wake_ns]
+    # A kernel may pass over what an idle CPU does, but not on every CPU, and never tell lies.
+    assert told
+    for row in told:
+        assert row.flags & WaitFlag.WAKE_TIMER, row
+        assert not row.flags & (WaitFlag.WAKE_KTHREAD | WaitFlag.WAKE_IRQ)
 
 
 def test_a_read_of_a_cold_file_waits_for_the_disk(tracer: Tracer) -> None:
@@ -108,29 +116,33 @@ def test_a_read_of_a_cold_file_waits_for_the_disk(tracer: Tracer) -> None:
     for row in waits:
         assert (row.op, row.arg) == (FdKind.FILE, truth["fd"])
         # The device's interrupt, or the kernel thread that completes its requests.
-        assert row.flags & _CONTEXT, row
+        assert row.flags & _CONTEXT or not row.wake_ns, row
 
 
-def overlap(row: Row, runs: list[tuple[int, int]]) -> int:
-    """How much of a wait lies within the runs."""
-    return sum(max(0, min(row.end_ns, end) - max(row.start_ns, begin)) for begin, end in runs)
+def longest_stay(row: Row, runs: list[tuple[int, int]]) -> int:
+    """The longest of the runs, as far as it lies within the wait."""
+    within = (min(row.end_ns, end) - max(row.start_ns, begin) for begin, end in runs)
+    return max(within, default=0)
 
 
 def test_a_hog_on_the_same_cpu_is_named(tracer: Tracer) -> None:
     cpu = max(os.sched_getaffinity(0))
-    truth, seen = observed(tracer, "hog", cpu)
-    waits = [row for row in seen.waits(truth, wait_kind=WaitKind.PREEMPTED) if row.cpu == cpu]
-    assert waits
-    assert all(row.wake_ns == row.start_ns for row in waits)
-    # The hog is a child and thus seen too: when it ran is known from its own waits. Others may
-    # have run as well; where the hog had most of a wait, it must be the one named.
-    its = sorted(seen.get("wait", tid=truth["hog"]), key=lambda row: row.start_ns)
-    runs = [(one.end_ns, other.start_ns) for one, other in itertools.pairwise(its)]
-    by_hog = [row for row in waits if overlap(row, runs) > 0.6 * row.length]
-    assert sum(row.length for row in by_hog) > 5_000_000
-    right = sum(row.length for row in by_hog if row.waker_tid == truth["hog"])
-    assert right > 0.9 * sum(row.length for row in by_hog)
-    assert "gpc-hog" in seen.comms(truth["hog"])
+    for _ in range(5):
+        truth, seen = observed(tracer, "hog", cpu)
+        waits = [row for row in seen.waits(truth, wait_kind=WaitKind.PREEMPTED) if row.cpu == cpu]
+        assert waits
+        assert all(row.wake_ns == row.start_ns for row in waits)
+        # The hog is a child and thus seen too: when it ran is known from its own waits. Where
+        # one of its stays was more than half of a wait, nobody else can be to blame.
+        its = sorted(seen.get("wait", tid=truth["hog"]), key=lambda row: row.start_ns)
+        runs = [(one.end_ns, other.start_ns) for one, other in itertools.pairwise(its)]
+        by_hog = [row for row in waits if longest_stay(row, runs) > 0.55 * row.length]
+        long = [row for row in by_hog if row.length > 1_000_000]
+        assert [row for row in long if row.waker_tid != truth["hog"]] == []
+        if long:
+            assert "gpc-hog" in seen.comms(truth["hog"])
+            return
+    pytest.fail("in five tries the hog never had most of a wait: the machine is too busy")
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")

@@ -236,7 +236,7 @@ def test_counters_agree_with_what_is_recorded(
     daemon.client.detach(session)
     live = daemon.client.progress(session)
     status = daemon.client.status()
-    assert status.kernel.state == "on"
+    assert status.kernel.state in ("on", "degraded")
     assert status.kernel.lost == 0
     assert live.state == "detached"
     info = next(item for item in daemon.client.sessions() if item.session == session)

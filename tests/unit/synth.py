@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from gpucorrelate.correlator.capture import Capture
 from gpucorrelate.probes.wire.frame import Decoder, StreamWriter, columns_of
-from gpucorrelate.probes.wire.schema import BY_NAME, WaitFlag, WaitKind
+from gpucorrelate.probes.wire.schema import BY_NAME, WaitKind
 
 API, CORE, WORKER = 100, 200, 300
 MS = 1_000_000
@@ -19,7 +19,7 @@ class Recording:
         self.frames: list[bytes] = []
         self.stream_rows: set[int] = set()
 
-    def add(self, kind_name: str, by: int = 2, /, **values: object) -> Recording:
+    def add(self, kind_name: str, by: int = 2, /, **values: int | str) -> Recording:
         kind = BY_NAME[kind_name]
         known = {c.name for c in kind.columns}
         assert set(values) <= known, set(values) - known

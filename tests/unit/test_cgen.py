@@ -102,4 +102,4 @@ def test_slots_do_not_overlap_and_fit() -> None:
         assert max(values) < words
     # The kernel counts a drop at the position of its record's kind.
     for kind in schema.KernelRecord:
-        assert layout.CpuSlot[f"DROP_{kind.name}"] == kind
+        assert int(layout.CpuSlot[f"DROP_{kind.name}"]) == int(kind)

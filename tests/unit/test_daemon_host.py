@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,7 +21,6 @@ from tests.unit.daemon_kit import ROOT, Yard, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -147,3 +148,52 @@ def test_a_watchdog_meant_for_another_process_is_not_fed(
     with pytest.raises(TimeoutError):
         manager.hear()
     manager.sock.close()
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def leave_descriptors(pid: int, count: int) -> None:
+    """Let a process have so many more descriptors, besides those it keeps for itself."""
+    used = 1 + max(int(path.name) for path in Path(f"/proc/{pid}/fd").iterdir())
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (used + 32 + count, most))
+
+
+def test_a_daemon_out_of_descriptors_turns_callers_away_and_serves_again(yard: Yard) -> None:
+    daemon = yard.daemon().start()
+    pid = daemon.client.status().pid
+    leave_descriptors(pid, 3)
+    callers = []
+    for _ in range(8):
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.connect(str(daemon.client.path))
+        callers.append(sock)
+    wait_for(lambda: "too many open files" in daemon.log.read_text(), "they are turned away")
+    before, started = _cpu_s(pid), time.monotonic()
+    time.sleep(0.5)
+    assert (_cpu_s(pid) - before) / (time.monotonic() - started) < 0.5, "it does not spin"
+    assert daemon.client.status().pid, "who was there before is served"
+    for sock in callers:
+        sock.close()
+    daemon.client.close()
+    assert daemon.client.status().pid
+
+
+def test_a_process_that_cannot_be_watched_by_descriptor_is_watched_in_procfs(yard: Yard) -> None:
+    daemon = yard.daemon().start()
+    parent = yard.peer(daemon)
+    parent.join()
+    session = daemon.client.attach(parent.pid).session.session
+    leave_descriptors(daemon.client.status().pid, 0)
+    child = parent.do("spawn")
+
+    def alive() -> bool | None:
+        return {p.pid: p.alive for p in daemon.client.sessions()[0].processes}.get(child)
+
+    wait_for(lambda: alive() is True, "the child is found, without a descriptor for it")
+    parent.do("end")
+    wait_for(lambda: alive() is False, "its end is seen")
+    assert daemon.client.progress(session).state == "attached"

@@ -37,7 +37,7 @@ def record(kind: KernelRecord, **fields: int) -> np.ndarray:
 
 def column(rows: Rows, name: str) -> list[Any]:
     index = rows.kind.index(name)
-    return np.frombuffer(rows.columns[index], CODES[rows.kind.columns[index].ctype]).tolist()
+    return list(np.frombuffer(rows.columns[index], CODES[rows.kind.columns[index].ctype]).tolist())
 
 
 def named(text: bytes) -> dict[str, int]:

@@ -17,7 +17,7 @@ US = 1_000
 STEP = 1_000 * US
 
 
-def anchor(r: Recording, kind: Anchor, t: int, **more: object) -> None:
+def anchor(r: Recording, kind: Anchor, t: int, **more: int | str) -> None:
     by = 4 if kind in (Anchor.ADMITTED, Anchor.FINISHED) else 3
     r.add("request", by, anchor=kind, t_ns=t, tid=CORE if by == 4 else API, **more)
 

@@ -99,10 +99,10 @@ def gil_recording() -> Recording:
 
 def test_interpreter_lock_waits_chain_over_timeouts_to_the_final_holder() -> None:
     r = gil_recording()
-    wait = {"kind": WaitKind.FUTEX, "op": PRIVATE | BITSET, "arg": GIL + 64}
-    r.wait(API, 100, 200, flags=WaitFlag.WAKE_TIMER, waker=CORE, **wait)
-    r.wait(API, 201, 300, flags=WaitFlag.WAKE_TIMER, waker=CORE, **wait)
-    r.wait(API, 301, 400, waker=API + 1, waker_tgid=API, **wait)
+    futex, wait = WaitKind.FUTEX, {"op": PRIVATE | BITSET, "arg": GIL + 64}
+    r.wait(API, 100, 200, kind=futex, flags=WaitFlag.WAKE_TIMER, waker=CORE, **wait)
+    r.wait(API, 201, 300, kind=futex, flags=WaitFlag.WAKE_TIMER, waker=CORE, **wait)
+    r.wait(API, 301, 400, kind=futex, waker=API + 1, waker_tgid=API, **wait)
     r.wait(API + 1, 1, 20, tgid=API)
     assert walked(r, API, 50, 500) == [
         (50, 100, "cpu", API),
@@ -277,7 +277,7 @@ waits = st.tuples(
         max_size=4,
     ),
 )
-def test_any_input_is_tiled_exactly(rows, faults, reads, losses, spans, legs) -> None:  # type: ignore[no-untyped-def]
+def test_any_input_is_tiled_exactly(rows, faults, reads, losses, spans, legs) -> None:
     r = gil_recording().process(5, WORKER, "worker")
     for tid, start, length, back, kind, waker, flags, op, arg in rows:
         wake = max(0, start + length - back)

@@ -3,8 +3,9 @@
 
 A file ``DIR/flags/<kind>`` switches a fault on while it exists; the number in it, if any,
 replaces the default length in milliseconds. Each occurrence is one line of JSON in
-``DIR/truth-<pid>.jsonl``: ``kind``, ``pid``, ``tid``, ``start_ns``, ``end_ns`` on
-CLOCK_MONOTONIC.
+``DIR/truth-<pid>.jsonl``: ``kind``, ``pid``, ``tid``, ``start_ns`` and ``end_ns`` on
+CLOCK_MONOTONIC, and ``ready_ns``: how much of that time the thread ran, or was ready and had no
+CPU. On a machine with fewer CPUs than busy threads that is never nothing.
 
 ``lock`` (20 ms)
     Engine core: a thread of its own holds a lock that ``Scheduler.schedule`` takes first. What
@@ -37,6 +38,27 @@ _LOCK_WAIT_NS = 500_000
 _lock = threading.Lock()
 
 
+class Stopwatch:
+    """What a thread did with a stretch of time; made and read on that thread."""
+
+    def __init__(self) -> None:
+        # In this order, so that losing the CPU in between counts as ready, never as blocked.
+        self._ready_ns = self._ready()
+        self.start_ns = time.monotonic_ns()
+
+    @staticmethod
+    def _ready() -> int:
+        # The second number: time spent waiting on a run queue, in ns. The first, CPU time, is
+        # only brought up to date by the scheduler's tick, so that the thread's clock is read.
+        delay = Path("/proc/thread-self/schedstat").read_text().split()[1]
+        return time.thread_time_ns() + int(delay)
+
+    def stop(self) -> tuple[int, int, int]:
+        """Start, end, and how long the thread was running or ready in between."""
+        end_ns = time.monotonic_ns()
+        return self.start_ns, end_ns, self._ready() - self._ready_ns
+
+
 class Lab:
     """The flags, and the log of what was done, of one process."""
 
@@ -54,7 +76,7 @@ class Lab:
             return None
         return (float(text) if text else _DEFAULT_MS.get(kind, 0.0)) / 1000
 
-    def note(self, kind: str, start_ns: int, end_ns: int) -> None:
+    def note(self, kind: str, start_ns: int, end_ns: int, ready_ns: int) -> None:
         """Write down one occurrence; a single append, so that readers see whole lines."""
         row = {
             "kind": kind,
@@ -62,6 +84,7 @@ class Lab:
             "tid": threading.get_native_id(),
             "start_ns": start_ns,
             "end_ns": end_ns,
+            "ready_ns": ready_ns,
         }
         with self._log.open("a") as log:
             log.write(json.dumps(row) + "\n")
@@ -78,10 +101,10 @@ class Lab:
             if length_s is None:
                 continue
             with _lock:
-                start_ns = time.monotonic_ns()
+                watch = Stopwatch()
                 time.sleep(length_s)
-                end_ns = time.monotonic_ns()
-            self.note("lock", start_ns, end_ns)
+                held = watch.stop()
+            self.note("lock", *held)
 
     def hog_interpreter_forever(self) -> None:
         """The interpreter hog's thread."""
@@ -90,27 +113,27 @@ class Lab:
             length_s = self.length_s("gil")
             if length_s is None:
                 continue
-            start_ns = time.monotonic_ns()
-            stop_ns = start_ns + int(length_s * 1e9)
+            watch = Stopwatch()
+            stop_ns = watch.start_ns + int(length_s * 1e9)
             while time.monotonic_ns() < stop_ns:
                 pass
-            self.note("gil", start_ns, time.monotonic_ns())
+            self.note("gil", *watch.stop())
 
     def before_schedule(self) -> None:
         """What the engine core's main thread goes through before it schedules."""
-        start_ns = time.monotonic_ns()
+        watch = Stopwatch()
         with _lock:
-            end_ns = time.monotonic_ns()
-        if end_ns - start_ns > _LOCK_WAIT_NS:
-            self.note("lock-wait", start_ns, end_ns)
+            waited = watch.stop()
+        if waited[1] - waited[0] > _LOCK_WAIT_NS:
+            self.note("lock-wait", *waited)
         self._calls += 1
         if self._calls % _SLEEP_EVERY:
             return
         length_s = self.length_s("sleep")
         if length_s is not None:
-            start_ns = time.monotonic_ns()
+            watch = Stopwatch()
             time.sleep(length_s)
-            self.note("sleep", start_ns, time.monotonic_ns())
+            self.note("sleep", *watch.stop())
 
     def before_execute(self) -> None:
         """Raise once if asked.
@@ -122,7 +145,7 @@ class Lab:
             return
         (self._flags / "raise").unlink()
         now_ns = time.monotonic_ns()
-        self.note("raise", now_ns, now_ns)
+        self.note("raise", now_ns, now_ns, 0)
         raise RuntimeError("gpucorrelate-lab: execute_model raises, as asked")
 
 
