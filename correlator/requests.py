@@ -121,6 +121,9 @@ def build(capture: Capture, steps: Steps, sets: Rowsets) -> tuple[Request, ...]:
     ids.discard(0)
     end_ns = _end_of(capture)
     made = [_request(capture, steps, sources, rid, end_ns) for rid in ids]
+    # Exchanges that never became a request of the engine (refused, malformed) are requests too.
+    alone = set(sources.http) - set(sources.link.values())
+    made += [_request(capture, steps, sources, 0, end_ns, exchange) for exchange in alone]
     return tuple(sorted((r for r in made if r is not None), key=lambda r: r.arrival_ns))
 
 
@@ -230,10 +233,15 @@ def _checks(
 
 
 def _request(
-    capture: Capture, steps: Steps, sources: _Sources, rid: int, capture_end_ns: int
+    capture: Capture,
+    steps: Steps,
+    sources: _Sources,
+    rid: int,
+    capture_end_ns: int,
+    exchange: tuple[int, int] | None = None,
 ) -> Request | None:
-    internal = capture.strings[rid]
-    exchange = sources.link.get(rid)
+    exchange = exchange or sources.link.get(rid)
+    internal = capture.strings[rid] if rid else "http-{}-{}".format(*(exchange or (0, 0)))
     web = sources.http.get(exchange, []) if exchange else []
     marks = sorted([*sources.marks.get(rid, []), *web], key=lambda pair: pair[1].t_ns)
     first: dict[Anchor, Mark] = {}
@@ -353,7 +361,10 @@ def _names(
     ]
     external = names[-1] if names else internal
     received = first.get(Anchor.RECEIVED)
-    extra = [received.detail] if received and received.detail else []
+    # The detail is the path, and the id in the request's header if there was one.
+    sent = received.detail.partition(" ")[2] if received else ""
+    extra = [sent] if sent else []
+    external = external if names or not sent else sent
     return external, tuple(dict.fromkeys([*names, *extra, internal]))
 
 

@@ -117,7 +117,6 @@ class Agent:
     Attributes:
         on: Whether hooks report. Read by every hook, written by the transport's thread.
         drops: Rows refused so far.
-        epoch: Starts so far; what was stated before the last one is not referred to.
         rowsets: Statements of rowsets.
     """
 
@@ -125,7 +124,6 @@ class Agent:
         self.on = False
         self.session = ""
         self.started_ns = 0
-        self.epoch = 0
         self._producer = producer
         self._path = path or os.environ.get(SOCKET_VARIABLE) or DEFAULT_SOCKET
         self._pace = pace
@@ -231,7 +229,7 @@ class Agent:
     def started(self, session: str) -> None:
         """The daemon wants events: first say what is known, then let the hooks report."""
         self.session = session
-        self.epoch += 1
+        self.drops.renew()
         for part in tuple(self._parts.values()):
             part.state_row()
         self._state_facts()

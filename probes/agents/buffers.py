@@ -35,21 +35,36 @@ class Drops:
 
     Incremented under a lock, because two threads may overflow at once and a count that loses
     counts would be a loss that is not told. It is only taken when something is dropped.
+
+    Attributes:
+        count: Rows refused so far.
+        version: Changes whenever something stated earlier may not have arrived: after every
+            loss, and at every start.
     """
+
+    __slots__ = ("_lock", "count", "version")
 
     def __init__(self) -> None:
         self.count = 0
+        self.version = 0
         self._lock = threading.Lock()
 
     def reset(self) -> None:
         """Begin anew, in a forked child."""
-        self.count = 0
         self._lock = threading.Lock()
+        self.count = 0
+        self.renew()
 
     def add(self, rows: int) -> None:
         """Count rows that were refused."""
         with self._lock:
             self.count += rows
+            self.version += 1
+
+    def renew(self) -> None:
+        """Make everything stated so far void."""
+        with self._lock:
+            self.version += 1
 
 
 class Rows:

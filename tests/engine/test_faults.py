@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.kernel]
 
 #: Output tokens of one round of load; about a second on two cores.
 _ROUND = 60
+_CATCH_UP_NS = 1_500_000_000
 
 
 class Load(threading.Thread):
@@ -92,7 +93,7 @@ def test_daemon_killed_and_restarted_under_load(server: EngineServer, folder: Pa
             # Resumed, not attached anew: nobody asked.
             second.wait_agents(session.session, 3)
             back_ns = time.monotonic_ns()
-            time.sleep(2)
+            time.sleep(3)
             results = busy.finish()
             time.sleep(1)
             second.client.detach(session=session.session)
@@ -100,7 +101,8 @@ def test_daemon_killed_and_restarted_under_load(server: EngineServer, folder: Pa
     traced = Traced.of(ASYNC, server.pid, results, capture)
     reports = traced.reports()
     before = [r for r in results if r.end_ns < killed_ns - 200_000_000]
-    after = [r for r in results if r.start_ns > back_ns]
+    # What agents kept while the daemon was down comes first, and some of it was dropped.
+    after = [r for r in results if r.start_ns > back_ns + _CATCH_UP_NS]
     assert before
     assert after
     for result in [*before, *after]:

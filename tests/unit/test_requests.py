@@ -29,7 +29,7 @@ def recording(steps: int = 3, prompt: int = 10) -> Recording:
     in epoll until the engine core wakes it with each token.
     """
     r = Recording().process(3, API, "api").process(4, CORE, "core").process(5, WORKER, "worker")
-    anchor(r, Anchor.RECEIVED, 1_000 * US, http=1, detail="x-1")
+    anchor(r, Anchor.RECEIVED, 1_000 * US, http=1, detail="/v1/completions x-1")
     anchor(r, Anchor.TOKENISE_START, 1_100 * US, request="x-1-0-ab")
     anchor(r, Anchor.TOKENISED, 1_200 * US, request="x-1-0-ab", value=prompt)
     anchor(r, Anchor.LINKED, 1_250 * US, request="x-1-0-ab", http=1, detail="x-1-0")
@@ -224,3 +224,12 @@ def test_thread_ids_of_a_container_become_the_hosts() -> None:
     for name in ("span", "request", "queue_msg", "thread", "step_begin", "outputs"):
         capture.table(name)["tid"][:] = 1
     assert Run.of(capture).request("x-1-0").segments == plain.segments
+
+
+def test_an_exchange_that_never_reached_the_engine_is_a_request_too() -> None:
+    r = recording()
+    anchor(r, Anchor.RECEIVED, 6_000 * US, http=9, detail="/v1/completions bad-1")
+    anchor(r, Anchor.LAST_BYTE, 6_400 * US, http=9, value=400)
+    got = Run.of(r.capture()).request("bad-1")
+    assert (got.status, got.wall_ns, got.tokens_out) == ("failed: HTTP 400", 400 * US, None)
+    assert tiles(got.segments, got.arrival_ns, got.end_ns)

@@ -13,9 +13,9 @@ deployment uses, it is the one that runs that is observed.
 
 from __future__ import annotations
 
-import threading
 import time
 from functools import partial
+from threading import get_native_id
 from typing import TYPE_CHECKING, Any
 
 from gpucorrelate.probes.agents.vllm.contract import LOST, PART_ENGINE, PART_REQUESTS
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 #: Attribute of a SchedulerOutput that carries the step's number to the workers.
 STEP = "_gpucorrelate_step"
-_ATTACHED = "_gpucorrelate_attached"
+# The attribute of an EngineCore that says what it was attached to is spelt out where it is
+# used, as is the one above: plain attributes are what the interpreter specialises.
 _OK, _ERROR = int(StepStatus.OK), int(StepStatus.ERROR)
 
 
@@ -44,6 +45,7 @@ def install(agent: Agent, module: ModuleType) -> None:
     if not checked(part, module):
         return
     core = module.EngineCore
+    core._gpucorrelate_steps = None
     for name in ("step", "step_with_batch_queue"):
         wrap(core, name, partial(_stepping, agent, part))
     wrap(core, "add_request", partial(_attaching, agent, part))
@@ -54,7 +56,7 @@ def install(agent: Agent, module: ModuleType) -> None:
 
 def _attaching(agent: Agent, part: Part, original: Callable[..., Any]) -> Callable[..., Any]:
     def attach_first(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _ATTACHED not in self.__dict__:
+        if self._gpucorrelate_steps is None:
             _attach(agent, part, self)
         return original(self, *args, **kwargs)
 
@@ -62,16 +64,20 @@ def _attaching(agent: Agent, part: Part, original: Callable[..., Any]) -> Callab
 
 
 def _stepping(agent: Agent, part: Part, original: Callable[..., Any]) -> Callable[..., Any]:
+    now = time.monotonic_ns
+
     def step(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _ATTACHED not in self.__dict__:
+        if self._gpucorrelate_steps is None:
             _attach(agent, part, self)
+        if not part.on:
+            return original(self, *args, **kwargs)
+        steps = self._gpucorrelate_steps
+        steps.turned = now()
         try:
             return original(self, *args, **kwargs)
         except BaseException as error:
-            steps = self.__dict__.get(_ATTACHED)
-            if steps is not None and part.on:
-                steps.close(error)
-                agent.transport.flush()
+            steps.close(error)
+            agent.transport.flush()
             raise
 
     return step
@@ -79,7 +85,7 @@ def _stepping(agent: Agent, part: Part, original: Callable[..., Any]) -> Callabl
 
 def _attach(agent: Agent, part: Part, core: Any) -> None:
     """Wrap an engine core's scheduler and executor; once, whatever comes of it."""
-    core.__dict__[_ATTACHED] = None
+    core._gpucorrelate_steps = _NoSteps()
     try:
         agent.role("core")
         note_config(agent, core.vllm_config)
@@ -88,7 +94,7 @@ def _attach(agent: Agent, part: Part, core: Any) -> None:
             part.refuse(f"{problem}; {LOST[PART_ENGINE]}")
             return
         hook_requests(agent, core.scheduler)
-        core.__dict__[_ATTACHED] = Steps(agent, part, core.scheduler, core.model_executor)
+        core._gpucorrelate_steps = Steps(agent, part, core.scheduler, core.model_executor)
         part.works()
     except Exception as error:  # noqa: BLE001 - nothing of the agent may reach the engine
         part.fault(error)
@@ -114,19 +120,48 @@ def _instance_problem(core: Any) -> str:
     return ""
 
 
+class _NoSteps:
+    """Stands for an engine core that could not be attached."""
+
+    turned = 0
+
+    def close(self, error: BaseException) -> None:
+        """There is nothing to close."""
+
+
 class Steps:
     """Steps of one engine core: numbers them and reports what happens to them.
 
-    Its hooks are closures over what they need, and take as few clocks, thread ids and calls as
-    they can: they run several times in every step, on the thread every request waits for.
+    Its hooks run several times in every step, on the thread every request waits for, and right
+    after the model has swept the caches: what they cost is the memory they touch. Hence slots,
+    few calls, and no clock or thread id taken twice.
+
+    Attributes:
+        turned: When the engine's loop last turned to scheduling. ``schedule()`` is the first
+            thing it does then, and handing its result to the executor the next.
     """
+
+    __slots__ = (
+        "_begin",
+        "_end",
+        "_number",
+        "_open",
+        "_part",
+        "_rowsets",
+        "_samples",
+        "_scheduler",
+        "_span",
+        "_tid",
+        "_update",
+        "turned",
+    )
 
     def __init__(self, agent: Agent, part: Part, scheduler: Any, executor: Any) -> None:
         self._part = part
         self._scheduler = scheduler
         self._number = 0
         self._tid = 0
-        self._scheduled = (0, 0)
+        self.turned = 0
         self._open: dict[int, None] = {}
         self._begin = agent.rows("step_begin").put
         self._end = agent.rows("step_end").put
@@ -136,7 +171,6 @@ class Steps:
         first_seen = partial(prefix_hit, requests, agent.rows("request").put)
         self._rowsets = StepRowsets(agent, lambda: scheduler.requests, first_seen)
         self._samples = hasattr(executor, "sample_tokens")
-        scheduler.schedule = self._schedule(scheduler.schedule)
         scheduler.update_from_output = self._update_from_output(scheduler.update_from_output)
         executor.execute_model = self._execute_model(executor.execute_model)
         if self._samples:
@@ -153,7 +187,7 @@ class Steps:
         if self._open.pop(step, self) is self:
             return
         status, text = (_OK, None) if error is None else (_ERROR, _text(error))
-        self._end((step, threading.get_native_id(), when, status, text))
+        self._end((step, get_native_id(), when, status, text))
 
     def _done(self, step: int, future: Any) -> None:
         when = time.monotonic_ns()
@@ -163,30 +197,27 @@ class Steps:
         except Exception as fault:  # noqa: BLE001
             self._part.fault(fault)
 
-    def _schedule(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        part, now = self._part, time.monotonic_ns
-
-        def schedule(*args: Any, **kwargs: Any) -> Any:
-            if not part.on:
-                return original(*args, **kwargs)
-            start = now()
-            output = original(*args, **kwargs)
-            self._scheduled = (start, now())
-            return output
-
-        return schedule
-
     def _begin_step(self, output: Any, start: int) -> int:
         self._number = step = self._number + 1
-        self._tid = tid = threading.get_native_id()
-        setattr(output, STEP, step)
-        rowset, age, rows = self._rowsets.of_step(step, output)
+        self._tid = tid = get_native_id()
+        output._gpucorrelate_step = step
+        rowset, age = self._rowsets.of_step(step, output)
         self._open[step] = None
-        sched_start, sched_end = self._scheduled
-        self._scheduled = (0, 0)
-        tokens, waiting = output.total_num_scheduled_tokens, len(self._scheduler.waiting)
-        row = (step, tid, sched_start, sched_end, start, rowset, age, rows, tokens, waiting)
-        self._begin(row)
+        turned, self.turned = self.turned, 0
+        self._begin(
+            (
+                step,
+                tid,
+                turned,
+                start if turned else 0,
+                start,
+                rowset,
+                age,
+                len(output.num_scheduled_tokens),
+                output.total_num_scheduled_tokens,
+                len(self._scheduler.waiting),
+            )
+        )
         return step
 
     def _execute_model(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -280,7 +311,6 @@ class Steps:
             finished = 0
         if not given:
             put((step, tid, start, end, 0, 0, 0, finished))
-        self._rowsets.done(step)
 
 
 def _text(error: BaseException) -> str:

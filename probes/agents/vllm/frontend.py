@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from contextvars import ContextVar
 from functools import partial
 from operator import attrgetter
+from threading import get_native_id
 from typing import TYPE_CHECKING, Any
 
 from gpucorrelate.probes.agents.vllm import asgi
@@ -20,7 +20,7 @@ from gpucorrelate.probes.agents.vllm.serial import spanning
 from gpucorrelate.probes.wire.schema import Anchor, TokenPlace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from types import ModuleType
 
     from gpucorrelate.probes.agents.agent import Agent
@@ -75,7 +75,7 @@ def _output_handler(agent: Agent, original: Callable[..., Any]) -> Callable[...,
 def _install_clients(agent: Agent, module: ModuleType) -> None:
     part = agent.part(PART_FRONTEND)
     put, span = agent.rows("request").put, agent.rows("span").put
-    now, tid = time.monotonic_ns, threading.get_native_id
+    now, tid = time.monotonic_ns, get_native_id
 
     def sent(request: Any, when: int) -> None:
         try:
@@ -148,7 +148,7 @@ class _Outputs:
         wrap(owner, "abort_requests", self._aborting)
 
     def _adding(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        part, now, tid = self._part, time.monotonic_ns, threading.get_native_id
+        part, now, tid = self._part, time.monotonic_ns, get_native_id
 
         def add_request(processor: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(processor, *args, **kwargs)
@@ -194,54 +194,50 @@ class _Outputs:
         return abort_requests
 
     def _processing(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        part, now = self._part, time.monotonic_ns
+        part, now, before, after = self._part, time.monotonic_ns, self._before, self._after
 
         def process_outputs(processor: Any, *args: Any, **kwargs: Any) -> Any:
             if not part.on:
                 return original(processor, *args, **kwargs)
-            given = None
-            try:
-                outputs = args[0] if args else kwargs["engine_core_outputs"]
-                stamp = args[1] if len(args) > 1 else kwargs.get("engine_core_timestamp")
-                given = self._before(outputs, stamp)
-            except Exception as error:  # noqa: BLE001
-                part.fault(error)
+            # Looked at before the call, because it may trim the outputs it is given.
+            given = before(args, kwargs)
             start = now()
             result = original(processor, *args, **kwargs)
-            end = now()
             if given is not None:
-                try:
-                    self._after(start, end, given, result)
-                except Exception as error:  # noqa: BLE001
-                    part.fault(error)
+                after(start, now(), given, result)
             return result
 
         return process_outputs
 
     def _before(
-        self, outputs: Sequence[Any], stamp: float | None
-    ) -> tuple[int, int, int, list[Any]]:
-        """Stamp, rowset, tokens, and the outputs that end their request.
-
-        Before the call, because it may trim the outputs it is given.
-        """
-        rowset, tokens = self._rowsets.of_outputs(outputs)
-        ending: list[Any] = []
-        if list(map(_REASON, outputs)).count(None) != len(outputs):
-            ending = [out for out in outputs if out.finish_reason is not None]
-        return int((stamp or 0.0) * 1e9), rowset, tokens, ending
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[float, int, int, list[Any] | None] | None:
+        """Stamp, rowset, tokens, and the outputs that end their request, if any."""
+        try:
+            outputs = args[0] if args else kwargs["engine_core_outputs"]
+            stamp = args[1] if len(args) > 1 else kwargs.get("engine_core_timestamp")
+            rowset, tokens = self._rowsets.of_outputs(outputs)
+            ending = None
+            if list(map(_REASON, outputs)).count(None) != len(outputs):
+                ending = [out for out in outputs if out.finish_reason is not None]
+        except Exception as error:  # noqa: BLE001
+            self._part.fault(error)
+            return None
+        return stamp or 0.0, rowset, tokens, ending
 
     def _after(
-        self, start: int, end: int, given: tuple[int, int, int, list[Any]], result: Any
+        self, start: int, end: int, given: tuple[float, int, int, list[Any] | None], result: Any
     ) -> None:
-        stamp, rowset, tokens, ending = given
-        tid = threading.get_native_id()
-        self._rows((tid, start, end, stamp, rowset, tokens))
-        for out in ending:
-            self._finished(out.request_id, str(out.finish_reason), end)
-        # Ended here by a stop string; the engine is told to abort them.
-        for name in getattr(result, "reqs_to_abort", None) or ():
-            self._finished(name, "stop", end)
+        try:
+            stamp, rowset, tokens, ending = given
+            self._rows((get_native_id(), start, end, int(stamp * 1e9), rowset, tokens))
+            for out in ending or ():
+                self._finished(out.request_id, str(out.finish_reason), end)
+            # Ended here by a stop string; the engine is told to abort them.
+            for name in getattr(result, "reqs_to_abort", None) or ():
+                self._finished(name, "stop", end)
+        except Exception as error:  # noqa: BLE001
+            self._part.fault(error)
 
     def _finished(self, name: str, reason: str, now: int) -> None:
         state = self._states.pop(name, None)

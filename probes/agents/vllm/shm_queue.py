@@ -8,8 +8,8 @@ count alike from the queue's creation, started or not.
 
 from __future__ import annotations
 
-import threading
 import time
+from threading import get_native_id
 from typing import TYPE_CHECKING, Any
 
 from gpucorrelate.probes.agents.vllm.contract import PART_QUEUE
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from gpucorrelate.probes.agents.agent import Agent
 
-_SEQ = "_gpucorrelate_seq"
-_TIMES = "_gpucorrelate_times"
 _WRITE, _READ = int(QueueOp.WRITE), int(QueueOp.READ)
 
 
@@ -50,7 +48,8 @@ class _Timed:
         return slot
 
     def __exit__(self, *error: object) -> Any:
-        self._queue.__dict__[_TIMES] = (self._acquiring, self._acquired, time.monotonic_ns())
+        times = (self._acquiring, self._acquired, time.monotonic_ns())
+        self._queue._gpucorrelate_times = times
         return self._inner.__exit__(*error)
 
 
@@ -61,8 +60,8 @@ def install(agent: Agent, module: ModuleType) -> None:
         return
     queue = module.MessageQueue
     hooks = _Hooks(agent)
-    setattr(queue, _SEQ, 0)
-    setattr(queue, _TIMES, None)
+    queue._gpucorrelate_seq = 0
+    queue._gpucorrelate_times = None
     wrap(queue, "acquire_write", hooks.acquiring)
     wrap(queue, "acquire_read", hooks.acquiring)
     wrap(queue, "enqueue", hooks.enqueueing)
@@ -77,14 +76,17 @@ class _Hooks:
         self._seen_missed = False
 
     def acquiring(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        # Timed even while dormant: a reader may wait from before the start until after it.
+        part = self._part
+
         def acquire(queue: Any, *args: Any, **kwargs: Any) -> Any:
+            if not part.on:
+                return original(queue, *args, **kwargs)
             return _Timed(queue, original(queue, *args, **kwargs))
 
         return acquire
 
     def enqueueing(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        part, now = self._part, time.monotonic_ns
+        part, now, wrote, missed = self._part, time.monotonic_ns, self._wrote, self._missed
 
         def enqueue(queue: Any, *args: Any, **kwargs: Any) -> Any:
             before = queue.current_idx
@@ -93,53 +95,63 @@ class _Hooks:
                 return original(queue, *args, **kwargs)
             finally:
                 if queue.current_idx != before:
-                    self._moved(queue, before, _WRITE, start)
+                    seq = queue._gpucorrelate_seq + 1
+                    if seq < 1 or (seq == 1 and before):
+                        missed(queue)
+                    else:
+                        queue._gpucorrelate_seq = seq
+                        if start and queue._gpucorrelate_times is not None:
+                            wrote(queue, seq, start)
 
         return enqueue
 
     def dequeueing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        part, read, missed = self._part, self._read, self._missed
+
         def dequeue(queue: Any, *args: Any, **kwargs: Any) -> Any:
             before = queue.current_idx
             try:
                 return original(queue, *args, **kwargs)
             finally:
                 if queue.current_idx != before:
-                    self._moved(queue, before, _READ, 0)
+                    seq = queue._gpucorrelate_seq + 1
+                    if seq < 1 or (seq == 1 and before):
+                        missed(queue)
+                    else:
+                        queue._gpucorrelate_seq = seq
+                        if part.on and queue._gpucorrelate_times is not None:
+                            read(queue, seq)
 
         return dequeue
 
-    def _moved(self, queue: Any, before: int, op: int, start: int) -> None:
-        """A message was written or read: count it, and report it when started."""
+    def _wrote(self, queue: Any, seq: int, start: int) -> None:
         try:
-            own = queue.__dict__
-            seq = own.get(_SEQ, 0)
-            if seq < 0 or (not seq and before):
-                self._missed(own)
-                return
-            own[_SEQ] = seq = seq + 1
-            if not self._part.on:
-                return
-            times = own.pop(_TIMES, None)
-            if times is None:
-                return
-            acquiring, acquired, done = times
-            tid = threading.get_native_id()
+            acquiring, acquired, done = queue._gpucorrelate_times
+            queue._gpucorrelate_times = None
+            tid = get_native_id()
+            self._span((tid, "serialise", start, acquiring, 0))
             name = queue.buffer.shared_memory.name
-            if op == _WRITE:
-                if start:
-                    self._span((tid, "serialise", start, acquiring, 0))
-                self._put((tid, name, op, 0, seq, acquiring, acquired, done))
-            else:
-                end = time.monotonic_ns()
-                reader = queue.local_reader_rank
-                self._put((tid, name, op, reader, seq, acquiring, acquired, end))
+            self._put((tid, name, _WRITE, 0, seq, acquiring, acquired, done))
             self._part.works()
         except Exception as error:  # noqa: BLE001
             self._part.fault(error)
 
-    def _missed(self, own: dict[str, Any]) -> None:
+    def _read(self, queue: Any, seq: int) -> None:
+        # A wait that began before the start has no times and is left out: only its number
+        # counts. What is idle for long waits in the kernel, which sees it.
+        try:
+            end = time.monotonic_ns()
+            acquiring, acquired, _ = queue._gpucorrelate_times
+            queue._gpucorrelate_times = None
+            name, reader = queue.buffer.shared_memory.name, queue.local_reader_rank
+            self._put((get_native_id(), name, _READ, reader, seq, acquiring, acquired, end))
+            self._part.works()
+        except Exception as error:  # noqa: BLE001
+            self._part.fault(error)
+
+    def _missed(self, queue: Any) -> None:
         """The queue had moved before it was hooked: its numbers would not agree."""
-        own[_SEQ] = -1
+        queue._gpucorrelate_seq = -1
         if not self._seen_missed:
             self._seen_missed = True
             self._part.lack("a queue was in use before the agent came: its messages are left out")

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
+from threading import get_native_id
 from typing import TYPE_CHECKING, Any
 
 from gpucorrelate.probes.agents.vllm.contract import NEEDS, PART_WORKER, RUNNER_V2_NEEDS
@@ -19,14 +19,13 @@ if TYPE_CHECKING:
 
     from gpucorrelate.probes.agents.agent import Agent
 
-_STATE = "_gpucorrelate_state"
 _EXECUTE, _SAMPLE = int(WorkerPhase.EXECUTE), int(WorkerPhase.SAMPLE)
 
 
 class _Runner:
     """What is remembered of one model runner."""
 
-    __slots__ = ("rank", "rowset", "rowsets", "step")
+    __slots__ = ("direct", "rank", "rowset", "rowsets", "step")
 
     def __init__(self, agent: Agent, runner: Any) -> None:
         agent.role("worker")
@@ -35,6 +34,8 @@ class _Runner:
         self.rowsets = ListRowsets(agent)
         self.rowset = 0
         self.step = 0
+        # Whether the batch is where the first model runner keeps it.
+        self.direct = hasattr(getattr(runner, "input_batch", None), "req_ids")
 
 
 def install(agent: Agent, module: ModuleType) -> None:
@@ -44,6 +45,7 @@ def install(agent: Agent, module: ModuleType) -> None:
     if not checked(part, module, needs):
         return
     calls = _Calls(agent)
+    module.GPUModelRunner._gpucorrelate_runner = None
     wrap(module.GPUModelRunner, "execute_model", calls.executing)
     wrap(module.GPUModelRunner, "sample_tokens", calls.sampling)
 
@@ -67,7 +69,7 @@ class _Calls:
         part, now = self._part, time.monotonic_ns
 
         def execute_model(runner: Any, *args: Any, **kwargs: Any) -> Any:
-            if not part.on or kwargs.get("dummy_run"):
+            if not part.on or (kwargs and kwargs.get("dummy_run")):
                 return original(runner, *args, **kwargs)
             start = now()
             try:
@@ -95,26 +97,23 @@ class _Calls:
         self, runner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], start: int, end: int
     ) -> None:
         try:
-            state = self._state(runner)
-            output = args[0] if args else kwargs.get("scheduler_output")
-            state.step = step = getattr(output, STEP, 0)
-            state.rowset = rowset = state.rowsets.of(packed_ids(runner))
-            tid = threading.get_native_id()
-            self._put((step, tid, state.rank, _EXECUTE, start, end, rowset))
+            state = runner._gpucorrelate_runner or self._attach(runner)
+            state.step = step = getattr(args[0] if args else kwargs["scheduler_output"], STEP, 0)
+            ids = runner.input_batch.req_ids if state.direct else packed_ids(runner)
+            state.rowset = rowset = state.rowsets.of(ids)
+            self._put((step, get_native_id(), state.rank, _EXECUTE, start, end, rowset))
         except Exception as error:  # noqa: BLE001
             self._part.fault(error)
 
     def _sampled(self, runner: Any, start: int, end: int) -> None:
         try:
-            state = self._state(runner)
-            tid = threading.get_native_id()
+            state = runner._gpucorrelate_runner or self._attach(runner)
+            tid = get_native_id()
             self._put((state.step, tid, state.rank, _SAMPLE, start, end, state.rowset))
         except Exception as error:  # noqa: BLE001
             self._part.fault(error)
 
-    def _state(self, runner: Any) -> _Runner:
-        state = runner.__dict__.get(_STATE)
-        if state is None:
-            state = runner.__dict__[_STATE] = _Runner(self._agent, runner)
-            self._part.works()
-        return state  # type: ignore[no-any-return]
+    def _attach(self, runner: Any) -> _Runner:
+        state = runner._gpucorrelate_runner = _Runner(self._agent, runner)
+        self._part.works()
+        return state
