@@ -12,7 +12,6 @@ ENGINE_VENV ?= .venv-engine
 OLD_ENGINE_VERSION ?= 0.28.0
 OLD_ENGINE_VENV ?= .venv-engine-$(OLD_ENGINE_VERSION)
 DEMO_OUT ?= demo-out
-BENCH_OUT ?= bench-out
 PYTEST_ARGS ?=
 
 PY := $(VENV)/bin/python
@@ -78,7 +77,10 @@ gen: venv ## regenerate the C header and docs/events.md from the schema
 .PHONY: bench
 bench: venv native engine-venv ## throughput and overhead, beside other tools in the same run
 	@scripts/bench_packages.sh
-	@$(PY) -m tests.bench --out $(BENCH_OUT)
+	@$(PY) -m tests.bench.overhead
+	@$(PY) -m tests.bench.report
+	@$(ENGINE_VENV)/bin/python -m tests.bench.agent.in_process
+	@$(PY) -m tests.bench.engine
 
 .PHONY: build
 build: venv ## wheel and sdist in dist/
@@ -86,4 +88,4 @@ build: venv ## wheel and sdist in dist/
 
 .PHONY: clean
 clean: ## what was built, not the environments
-	rm -rf build dist *.egg-info .cache/native correlator/native/*.so probes/ebpf/*.bpf.o demo-out bench-out
+	rm -rf build dist *.egg-info .cache/native correlator/native/*.so probes/ebpf/*.bpf.o

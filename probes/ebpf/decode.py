@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpucorrelate.probes.ebpf.ring import as_records, as_words
 from gpucorrelate.probes.ebpf.values import Rows
 from gpucorrelate.probes.wire.schema import (
     BY_NAME,
@@ -101,13 +102,20 @@ def sum_rows(keys: bytes, values: bytes) -> Rows:
     return _rows("wait_sum", len(key), _named(key) | _named(value))
 
 
+def of_kind(records: NDArray[np.void], kind: KernelRecord) -> NDArray[np.void]:
+    """Those of the records that are of a kind."""
+    mask = records["rec_kind"] == kind
+    if mask.all():
+        return records
+    return as_records(as_words(records)[mask])
+
+
 def rows_of(records: NDArray[np.void], strings: StringTable) -> list[Rows]:
     """Rows of every kind that the records hold; names go into the string table."""
     if not len(records):
         return []
-    kinds = records["rec_kind"]
     found: list[Rows] = []
-    task = records[kinds == KernelRecord.TASK]
+    task = of_kind(records, KernelRecord.TASK)
     if len(task):
         found.append(task_rows(task, strings))
     makers = (
@@ -116,7 +124,7 @@ def rows_of(records: NDArray[np.void], strings: StringTable) -> list[Rows]:
         (KernelRecord.SPIN, spin_rows),
     )
     for kind, make in makers:
-        part = records[kinds == kind]
+        part = of_kind(records, kind)
         if len(part):
             found.append(make(part))
     return found
@@ -142,13 +150,9 @@ class Birth:
     parent_tgid: int
 
 
-def births(records: NDArray[np.void]) -> list[Birth]:
-    """Processes (not threads) that were forked, in the order of the records."""
-    forked = records[
-        (records["rec_kind"] == KernelRecord.TASK)
-        & (records["op"] == TaskEvent.FORK)
-        & (records["tid"] == records["tgid"])
-    ]
+def births(tasks: NDArray[np.void]) -> list[Birth]:
+    """Processes (not threads) among the births that task records tell of, in their order."""
+    forked = tasks[(tasks["op"] == TaskEvent.FORK) & (tasks["tid"] == tasks["tgid"])]
     return [
         Birth(int(tgid), int(parent))
         for tgid, parent in zip(forked["tgid"], forked["waker_tid"], strict=True)

@@ -26,10 +26,22 @@ RECORD = np.dtype([(column.name, _NUMPY[column.ctype]) for column in KERNEL_RECO
 #: A record with the ring's header before it.
 SLOT = np.dtype([("ring_length", "<u4"), ("ring_page", "<u4"), *RECORD.descr])
 
+_RECORD_WORDS = RECORD.itemsize // 8
+_SLOT_WORDS = SLOT.itemsize // 8
 #: Header bits of include/uapi/linux/bpf.h: being written; to be ignored.
 _BUSY = np.uint32(1 << 31)
 _DISCARDED = np.uint32(1 << 30)
 _MAP_POPULATE = getattr(mmap, "MAP_POPULATE", 0x8000)
+
+
+def as_records(words: NDArray[np.uint64]) -> NDArray[np.void]:
+    """Rows of packed 64-bit words as records, without a copy."""
+    return words.view(RECORD).reshape(len(words))
+
+
+def as_words(records: NDArray[np.void]) -> NDArray[np.uint64]:
+    """Records as rows of 64-bit words, without a copy."""
+    return records.view(np.uint64).reshape(len(records), _RECORD_WORDS)
 
 
 class Ring:
@@ -75,14 +87,18 @@ class Ring:
         count = min((int(self._produced[0]) - start) // SLOT.itemsize, limit)
         at = start & self._mask
         slots = self._data[at : at + count * SLOT.itemsize].view(SLOT)
-        busy = np.flatnonzero(slots["ring_length"] & _BUSY)
+        length = slots["ring_length"]
+        busy = np.flatnonzero(length & _BUSY)
         if busy.size:
             # Everything before the first unfinished record; the rest the next time.
             slots = slots[: int(busy[0])]
-        taken = slots.copy()
-        self._consumed[0] = start + len(taken) * SLOT.itemsize
-        discarded = (taken["ring_length"] & _DISCARDED) != 0
-        return taken[~discarded] if discarded.any() else taken
+            length = slots["ring_length"]
+        # As words: numpy copies records of many fields one field at a time.
+        words = slots.view(np.uint64).reshape(len(slots), _SLOT_WORDS)[:, 1:]
+        keep = (length & _DISCARDED) == 0
+        taken = words.copy() if keep.all() else words[keep]
+        self._consumed[0] = start + len(slots) * SLOT.itemsize
+        return as_records(taken)
 
     def close(self) -> None:
         """Unmap the ring."""

@@ -13,7 +13,7 @@ import numpy as np
 from gpucorrelate.probes.ebpf import decode, selftest, support
 from gpucorrelate.probes.ebpf.kernel import Kernel
 from gpucorrelate.probes.ebpf.layout import IterMode
-from gpucorrelate.probes.ebpf.ring import RECORD
+from gpucorrelate.probes.ebpf.ring import RECORD, as_records, as_words
 from gpucorrelate.probes.ebpf.values import Capability, Loss, Rows, TracerConfig, TracerStats
 from gpucorrelate.probes.wire.errors import KernelSupportError, NoSuchProcessError
 from gpucorrelate.probes.wire.schema import CapabilityState, KernelRecord, TaskEvent
@@ -220,26 +220,20 @@ class Tracer:
 
     def _take(self) -> NDArray[np.void]:
         parts, self._waiting = self._waiting, []
-        for slots in self._kernel.take(DRAIN_LIMIT):
-            self._taken += len(slots)
-            # A view without the ring's header: no copy is made.
-            parts.append(slots[list(RECORD.names or ())])
+        for records in self._kernel.take(DRAIN_LIMIT):
+            self._taken += len(records)
+            parts.append(records)
+        if len(parts) == 1:
+            return parts[0]
         if not parts:
             return np.empty(0, RECORD)
-        out = np.empty(sum(map(len, parts)), RECORD)
-        at = 0
-        for part in parts:
-            out[at : at + len(part)] = part
-            at += len(part)
-        return out
+        return as_records(np.concatenate([as_words(part) for part in parts]))
 
     def _learn(self, records: NDArray[np.void]) -> None:
-        for birth in decode.births(records):
+        tasks = decode.of_kind(records, KernelRecord.TASK)
+        for birth in decode.births(tasks):
             self._parents[birth.tgid] = birth.parent_tgid
-        dead = records[
-            (records["rec_kind"] == KernelRecord.TASK) & (records["op"] == TaskEvent.EXIT)
-        ]
-        if len(dead):
+        if (tasks["op"] == TaskEvent.EXIT).any():
             self._known &= self._kernel.targets()
 
     def _sums(self, *, close: bool = False) -> list[Rows]:

@@ -163,7 +163,6 @@ def test_births_are_processes_not_threads() -> None:
             record(KernelRecord.TASK, tid=7, tgid=5, op=TaskEvent.FORK, waker_tid=5),
             record(KernelRecord.TASK, tid=8, tgid=8, op=TaskEvent.FORK, waker_tid=5),
             record(KernelRecord.TASK, tid=9, tgid=9, op=TaskEvent.SEEN, waker_tid=5),
-            record(KernelRecord.WAIT, tid=10, tgid=10, op=TaskEvent.FORK),
         ]
     )
     assert decode.births(made) == [decode.Birth(8, 5)]

@@ -6,9 +6,8 @@ from __future__ import annotations
 import time
 from contextvars import ContextVar
 from functools import partial
-from operator import attrgetter
 from threading import get_native_id
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Optional
 
 from gpucorrelate.probes.agents.vllm import asgi
 from gpucorrelate.probes.agents.vllm.contract import CLIENT, OUTPUTS, PART_FRONTEND
@@ -20,7 +19,7 @@ from gpucorrelate.probes.agents.vllm.serial import spanning
 from gpucorrelate.probes.wire.schema import Anchor, TokenPlace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from types import ModuleType
 
     from gpucorrelate.probes.agents.agent import Agent
@@ -31,7 +30,9 @@ _LINKED = int(Anchor.LINKED)
 _FRONTEND = int(TokenPlace.FRONTEND)
 #: Output states remembered for requests whose end has not been seen.
 _MAX_STATES = 8192
-_REASON = attrgetter("finish_reason")
+#: Outputs, their stamp, rowset and tokens, and how many requests were alive before the call;
+#: None: they could not be looked at.
+_Given = Optional[tuple["Sequence[Any]", float, int, int, int]]  # noqa: UP045
 
 #: When the current task last began to write to the engine's socket.
 _SENT_AT: ContextVar[int] = ContextVar("gpucorrelate_sent_at", default=0)
@@ -200,39 +201,34 @@ class _Outputs:
             if not part.on:
                 return original(processor, *args, **kwargs)
             # Looked at before the call, because it may trim the outputs it is given.
-            given = before(args, kwargs)
+            given = before(processor, args, kwargs)
             start = now()
             result = original(processor, *args, **kwargs)
             if given is not None:
-                after(start, now(), given, result)
+                after(processor, start, now(), given, result)
             return result
 
         return process_outputs
 
-    def _before(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[float, int, int, list[Any] | None] | None:
-        """Stamp, rowset, tokens, and the outputs that end their request, if any."""
+    def _before(self, processor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Given:
         try:
             outputs = args[0] if args else kwargs["engine_core_outputs"]
             stamp = args[1] if len(args) > 1 else kwargs.get("engine_core_timestamp")
             rowset, tokens = self._rowsets.of_outputs(outputs)
-            ending = None
-            if list(map(_REASON, outputs)).count(None) != len(outputs):
-                ending = [out for out in outputs if out.finish_reason is not None]
+            return outputs, stamp or 0.0, rowset, tokens, len(processor.request_states)
         except Exception as error:  # noqa: BLE001
             self._part.fault(error)
             return None
-        return stamp or 0.0, rowset, tokens, ending
 
-    def _after(
-        self, start: int, end: int, given: tuple[float, int, int, list[Any] | None], result: Any
-    ) -> None:
+    def _after(self, processor: Any, start: int, end: int, given: _Given, result: Any) -> None:
         try:
-            stamp, rowset, tokens, ending = given
+            outputs, stamp, rowset, tokens, states = given or ((), 0.0, 0, 0, 0)
             self._rows((get_native_id(), start, end, int(stamp * 1e9), rowset, tokens))
-            for out in ending or ():
-                self._finished(out.request_id, str(out.finish_reason), end)
+            if len(processor.request_states) == states:
+                return
+            for out in outputs:
+                if out.finish_reason is not None:
+                    self._finished(out.request_id, str(out.finish_reason), end)
             # Ended here by a stop string; the engine is told to abort them.
             for name in getattr(result, "reqs_to_abort", None) or ():
                 self._finished(name, "stop", end)

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 _PROMPT = attrgetter("num_prompt_tokens")
 _PREEMPTIONS = attrgetter("num_preemptions")
 _CHUNK = attrgetter("is_prefill_chunk")
-_ID = attrgetter("request_id")
-_TOKENS = attrgetter("new_token_ids")
 
 #: Steps whose rows are remembered until their outputs come; an engine has a few in flight.
 _MAX_IN_FLIGHT = 64
@@ -58,7 +56,8 @@ def _state(agent: Agent, ids: Sequence[str], *columns: Sequence[int]) -> int:
     """State a rowset; returns its number, or 0 when it was refused."""
     number = agent.next_rowset()
     zeros = (0,) * len(ids)
-    scheduled, computed, prompt, preemptions, must = (*columns, *(zeros,) * (5 - len(columns)))
+    rest: tuple[Sequence[int], ...] = (zeros,) * (5 - len(columns))
+    scheduled, computed, prompt, preemptions, must = columns + rest
     kept = agent.rowsets.put((number, ids, scheduled, computed, prompt, preemptions, must))
     return number if kept else 0
 
@@ -176,8 +175,8 @@ class StepRowsets:
                 if ids is self._output_ids and self._output_version == self._drops.version:
                     return self._output_number, count
                 return self._state_outputs(ids, [1] * count), count
-        ids = list(map(_ID, outputs))
-        counts = list(map(len, map(_TOKENS, outputs)))
+        ids = [output.request_id for output in outputs]
+        counts = [len(output.new_token_ids) for output in outputs]
         if (
             ids == self._output_ids
             and counts == self._output_counts
@@ -217,7 +216,8 @@ class ListRowsets:
 
     def of_outputs(self, outputs: Sequence[Any]) -> tuple[int, int]:
         """Rowset and count of tokens of a batch of engine outputs."""
-        ids, counts = list(map(_ID, outputs)), list(map(len, map(_TOKENS, outputs)))
+        ids = [output.request_id for output in outputs]
+        counts = [len(output.new_token_ids) for output in outputs]
         if ids == self._ids and counts == self._counts and self._version == self._drops.version:
             return self._number, sum(counts)
         return (self._state(ids, counts) if ids else 0), sum(counts)

@@ -53,8 +53,8 @@ class Sample:
 def build(folder: Path) -> Path:
     """Compile the stress program."""
     program = folder / "stress"
-    command = ["cc", "-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-o", program, _SOURCE]
-    subprocess.run(command, check=True)
+    flags = ("-O2", "-Wall", "-Wextra", "-Werror", "-pthread")
+    subprocess.run(["cc", *flags, "-o", str(program), str(_SOURCE)], check=True)
     return program
 
 
@@ -145,7 +145,7 @@ def compare(program: Path, tools: list[Tool], rounds: int, seconds: float) -> No
 def throughput(program: Path, seconds: float, pairs: int) -> None:
     """Events a second that are drained without loss, and what each costs the tracer."""
     before = rss_mib(os.getpid())
-    tool = Tool("throughput", ours(ALL_WAITS))
+    tool = Tool("throughput", lambda pid: ours(pid, ALL_WAITS))
     sample = measure(program, "futex", seconds, tool, pairs)
     cost = sample.cost
     print(

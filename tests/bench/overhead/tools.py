@@ -113,7 +113,8 @@ class _Drain(threading.Thread):
 
 
 @contextlib.contextmanager
-def _ours(pid: int, config: TracerConfig, *, target: bool) -> Iterator[Cost]:
+def ours(pid: int, config: TracerConfig, *, target: bool = True) -> Iterator[Cost]:
+    """Our probes; without ``target`` they watch another process, as the rest of a host sees it."""
     cost = Cost()
     tracer = Tracer.start(config)
     try:
@@ -127,11 +128,6 @@ def _ours(pid: int, config: TracerConfig, *, target: bool) -> Iterator[Cost]:
         cost.rss_mib = rss_mib(os.getpid())
     finally:
         tracer.stop()
-
-
-def ours(config: TracerConfig, *, target: bool = True) -> Callable[[int], object]:
-    """Our probes; without ``target`` they watch another process, as the rest of a host sees it."""
-    return lambda pid: _ours(pid, config, target=target)
 
 
 @contextlib.contextmanager
@@ -184,10 +180,10 @@ WITH_FAULTS = TracerConfig()
 TOOLS: tuple[Tool, ...] = (
     Tool("off", _nothing),
     Tool("off again", _nothing),
-    Tool("gpucorrelate, another process", lambda pid: _ours(pid, ALL_WAITS, target=False)),
-    Tool("gpucorrelate, all waits", lambda pid: _ours(pid, ALL_WAITS, target=True)),
-    Tool("gpucorrelate, with faults", lambda pid: _ours(pid, WITH_FAULTS, target=True)),
-    Tool("gpucorrelate, < 10 us summed", lambda pid: _ours(pid, SUMMED, target=True)),
+    Tool("gpucorrelate, another process", lambda pid: ours(pid, ALL_WAITS, target=False)),
+    Tool("gpucorrelate, all waits", lambda pid: ours(pid, ALL_WAITS)),
+    Tool("gpucorrelate, with faults", lambda pid: ours(pid, WITH_FAULTS)),
+    Tool("gpucorrelate, < 10 us summed", lambda pid: ours(pid, SUMMED)),
     Tool("bpftrace waker histogram", _bpftrace, needs=("bpftrace",)),
     Tool("libbpf-tools offcputime", _offcputime, needs=("offcputime",)),
     Tool("strace -f -c", wrap=("strace", "-f", "-c", "-o", "/dev/null"), needs=("strace",)),
