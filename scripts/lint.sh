@@ -30,6 +30,7 @@ check "ruff format" "$bin/ruff" format --quiet --check .
 check "mypy" "$bin/mypy" --no-error-summary
 check "import-linter" env PYTHONPATH="$ROOT" "$bin/lint-imports" --no-logo
 check "generated files" "$bin/python" -m gpucorrelate.probes.wire.cgen --check
+check "generated BPF headers" "$bin/python" -m gpucorrelate.probes.ebpf.build --check
 check "clang-format" clang_format
 
 [ ${#failed[@]} -eq 0 ] || die "lint failed: ${failed[*]}"

@@ -102,31 +102,30 @@ def sum_rows(keys: bytes, values: bytes) -> Rows:
     return _rows("wait_sum", len(key), _named(key) | _named(value))
 
 
-def of_kind(records: NDArray[np.void], kind: KernelRecord) -> NDArray[np.void]:
-    """Those of the records that are of a kind."""
-    mask = records["rec_kind"] == kind
-    if mask.all():
-        return records
-    return as_records(as_words(records)[mask])
+def by_kind(records: NDArray[np.void]) -> dict[KernelRecord, NDArray[np.void]]:
+    """The records parted by kind, each part in their order; kinds without records are left out."""
+    kinds = np.ascontiguousarray(records["rec_kind"])
+    counts = np.bincount(kinds, minlength=max(KernelRecord) + 1)
+    found: dict[KernelRecord, NDArray[np.void]] = {}
+    for kind in KernelRecord:
+        if counts[kind] == len(records) > 0:
+            return {kind: records}
+        if counts[kind]:
+            found[kind] = as_records(as_words(records)[kinds == kind])
+    return found
 
 
-def rows_of(records: NDArray[np.void], strings: StringTable) -> list[Rows]:
-    """Rows of every kind that the records hold; names go into the string table."""
-    if not len(records):
-        return []
+def rows_of(parts: Mapping[KernelRecord, NDArray[np.void]], strings: StringTable) -> list[Rows]:
+    """Rows of every part; names go into the string table."""
     found: list[Rows] = []
-    task = of_kind(records, KernelRecord.TASK)
-    if len(task):
-        found.append(task_rows(task, strings))
+    if KernelRecord.TASK in parts:
+        found.append(task_rows(parts[KernelRecord.TASK], strings))
     makers = (
         (KernelRecord.WAIT, wait_rows),
         (KernelRecord.FAULT, fault_rows),
         (KernelRecord.SPIN, spin_rows),
     )
-    for kind, make in makers:
-        part = of_kind(records, kind)
-        if len(part):
-            found.append(make(part))
+    found += [make(parts[kind]) for kind, make in makers if kind in parts]
     return found
 
 

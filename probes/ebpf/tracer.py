@@ -140,10 +140,10 @@ class Tracer:
     def drain(self, strings: StringTable) -> list[Rows]:
         """Everything that happened since the last drain, bounded per CPU."""
         with self._lock:
-            records = self._take()
-            self._learn(records)
-            rows = decode.rows_of(records, strings)
-            return rows + self._sums()
+            parts = decode.by_kind(self._take())
+            if (tasks := parts.get(KernelRecord.TASK)) is not None:
+                self._learn(tasks)
+            return decode.rows_of(parts, strings) + self._sums()
 
     def open_waits(self, now_ns: int, strings: StringTable) -> list[Rows]:
         """What the targets' threads are in at this moment, flagged as open; nothing changes.
@@ -156,7 +156,8 @@ class Tracer:
         """
         with self._lock:
             records = decode.close_open(self._walk(IterMode.REPORT, 0), now_ns)
-            return decode.rows_of(records, strings) + self._sums(close=True)
+            parts = decode.by_kind(records)
+            return decode.rows_of(parts, strings) + self._sums(close=True)
 
     def losses(self) -> list[Loss]:
         """What was lost since the last call."""
@@ -229,8 +230,7 @@ class Tracer:
             return np.empty(0, RECORD)
         return as_records(np.concatenate([as_words(part) for part in parts]))
 
-    def _learn(self, records: NDArray[np.void]) -> None:
-        tasks = decode.of_kind(records, KernelRecord.TASK)
+    def _learn(self, tasks: NDArray[np.void]) -> None:
         for birth in decode.births(tasks):
             self._parents[birth.tgid] = birth.parent_tgid
         if (tasks["op"] == TaskEvent.EXIT).any():

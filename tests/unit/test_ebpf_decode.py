@@ -35,6 +35,10 @@ def record(kind: KernelRecord, **fields: int) -> np.ndarray:
     return made
 
 
+def rows_of(records: np.ndarray, strings: StringTable) -> list[Rows]:
+    return decode.rows_of(decode.by_kind(records), strings)
+
+
 def column(rows: Rows, name: str) -> list[Any]:
     index = rows.kind.index(name)
     return list(np.frombuffer(rows.columns[index], CODES[rows.kind.columns[index].ctype]).tolist())
@@ -54,7 +58,7 @@ def test_a_wait_keeps_every_field() -> None:
         wait_kind=WaitKind.FUTEX, flags=WaitFlag.WAKE_EARLY, syscall=202, waker_syscall=-2,
         op=137, arg=1 << 63, waker_tid=8, waker_tgid=6, arg2=11 << 32 | 12,
     )  # fmt: skip
-    (rows,) = decode.rows_of(made, StringTable())
+    (rows,) = rows_of(made, StringTable())
     assert (rows.kind.name, rows.count) == ("wait", 1)
     expected = {
         "tid": 7, "tgid": 5, "start_ns": 100, "wake_ns": 150, "end_ns": 200, "cpu": 3,
@@ -71,7 +75,7 @@ def test_a_fault_has_its_address_and_file() -> None:
         arg=0x7F00_0000_1000, arg2=1234, op=254 << 20 | 3, flags=FaultFlag.MAJOR | FaultFlag.FILE,
         waker_tid=3, waker_tgid=2,
     )  # fmt: skip
-    (rows,) = decode.rows_of(made, StringTable())
+    (rows,) = rows_of(made, StringTable())
     expected = {
         "addr": 0x7F00_0000_1000, "inode": 1234, "dev": 254 << 20 | 3, "flags": 9,
         "block_ns": 6, "start_ns": 1, "end_ns": 9, "wake_ns": 8, "waker_tid": 3,
@@ -95,7 +99,7 @@ def test_a_task_has_its_name_and_both_namespaces(comm: bytes, text: str) -> None
         block_ns=2 << 32 | 3, **named(comm),
     )  # fmt: skip
     strings = StringTable()
-    (rows,) = decode.rows_of(made, strings)
+    (rows,) = rows_of(made, strings)
     texts = dict(strings.take_fresh()) | {0: ""}
     assert texts[column(rows, "comm")[0]] == text
     expected = {"t_ns": 77, "event": 1, "parent_tgid": 4, "ns_tid": 3, "ns_tgid": 2}
@@ -104,7 +108,7 @@ def test_a_task_has_its_name_and_both_namespaces(comm: bytes, text: str) -> None
 
 def test_a_spin_says_who_says_so() -> None:
     made = record(KernelRecord.SPIN, tid=7, tgid=5, start_ns=1, end_ns=9, arg2=41)
-    (rows,) = decode.rows_of(made, StringTable())
+    (rows,) = rows_of(made, StringTable())
     assert column(rows, "count") == [41]
     assert column(rows, "source") == [SpinSource.YIELD_RUN]
 
@@ -113,16 +117,16 @@ def test_mixed_records_keep_their_order_within_a_kind() -> None:
     parts = [
         record(KernelRecord.WAIT if i % 2 else KernelRecord.FAULT, tid=i) for i in range(1, 101)
     ]
-    found = {rows.kind.name: rows for rows in decode.rows_of(np.concatenate(parts), StringTable())}
+    found = {rows.kind.name: rows for rows in rows_of(np.concatenate(parts), StringTable())}
     assert column(found["wait"], "tid") == list(range(1, 101, 2))
     assert column(found["fault"], "tid") == list(range(2, 101, 2))
-    assert decode.rows_of(np.empty(0, RECORD), StringTable()) == []
+    assert rows_of(np.empty(0, RECORD), StringTable()) == []
 
 
 def test_rows_pass_the_wire() -> None:
     made = np.concatenate([record(KernelRecord.TASK, tid=i, **named(b"same")) for i in range(3)])
     writer = StreamWriter(2)
-    (rows,) = decode.rows_of(made, writer.strings)
+    (rows,) = rows_of(made, writer.strings)
     frames = list(writer.frames(rows.kind, rows.count, rows.columns))
     batch = decode_payload(frames[0][16:], 2)
     assert batch.strings == ((1, "same"),)
