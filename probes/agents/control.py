@@ -78,7 +78,7 @@ class ControlDecoder:
 def _parse(payload: bytes) -> Start | Stop | None:
     try:
         body = msgpack.unpackb(payload, raw=False, max_map_len=32, max_array_len=32)
-    except Exception as exc:  # noqa: BLE001 - msgpack raises many kinds; all mean the same here
+    except Exception as exc:  # msgpack raises many kinds; all mean the same here
         raise FrameError(f"control message is not msgpack: {type(exc).__name__}") from exc
     if not isinstance(body, dict):
         raise FrameError("control message is not a map")

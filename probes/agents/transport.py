@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gpucorrelate.probes.agents.buffers import Drops
 from gpucorrelate.probes.agents.control import ControlDecoder, Start
 from gpucorrelate.probes.wire.errors import WireError
 from gpucorrelate.probes.wire.frame import (
@@ -34,6 +33,7 @@ from gpucorrelate.probes.wire.schema import BY_NAME
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gpucorrelate.probes.agents.buffers import Drops
     from gpucorrelate.probes.wire.schema import Kind
 
 DEFAULT_SOCKET = "/run/gpucorrelate/ingest.sock"
@@ -124,7 +124,10 @@ class Transport:
         self._writer.strings = StringTable(_STRINGS)
         self._control = ControlDecoder()
         self._socket: socket.socket | None = None
-        self._poll: select.poll | None = None
+        # Wakes the thread for the two things that cannot wait: a flush and the end.
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poll = select.poll()
+        self._poll.register(self._wake, select.POLLIN)
         self._frames: deque[bytes] = deque()
         self._sent = 0
         self._backlog = 0
@@ -158,25 +161,26 @@ class Transport:
     def close(self, timeout_s: float = 1.0) -> None:
         """End the thread and the connection; for tests and orderly exits."""
         self._closing = True
+        os.eventfd_write(self._wake, 1)
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout_s)
+        os.close(self._wake)
 
     def abandon(self) -> None:
-        """After a fork, in the child: the connection is the parent's, so only forget it."""
+        """After a fork, in the child: connection and thread are the parent's; forget them."""
         self._closing = True
         sock, self._socket = self._socket, None
         if sock is not None:
-            try:
-                os.close(sock.detach())
-            except OSError:
-                return
+            sock.close()
+        os.close(self._wake)
 
     def flush(self, limit_s: float = 0.1) -> None:
         """Wait for rows to reach the socket, at most ``limit_s``; only for a dying process."""
         if not self._on or self._socket is None:
             return
         self._flush_wanted = True
+        os.eventfd_write(self._wake, 1)
         deadline = time.monotonic() + limit_s
         while self._flush_wanted and time.monotonic() < deadline:
             time.sleep(0.001)
@@ -184,29 +188,19 @@ class Transport:
     # The thread. Nothing below runs anywhere else.
 
     def _loop(self) -> None:
-        pid = os.getpid()
-        pause = 0.05
-        while not self._closing and os.getpid() == pid:
+        while not self._closing:
             try:
-                pause = self._turn()
+                self._wait(self._turn())
             except Exception:  # noqa: BLE001 - the one place where the thread must survive
                 self._disconnect()
-                pause = self._pace.connect_s
-            self._wait(pause)
+                time.sleep(self._pace.connect_s)
         self._disconnect()
 
     def _wait(self, pause_s: float) -> None:
-        """Sleep, but wake for the daemon's word when connected."""
-        poll = self._poll
-        if poll is None or self._socket is None:
-            deadline = time.monotonic() + pause_s
-            while not self._closing and not self._flush_wanted:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    return
-                time.sleep(min(left, 0.1))
-            return
-        poll.poll(pause_s * 1000)
+        """Sleep; the daemon's word, a flush and the end wake it."""
+        for fd, _ in self._poll.poll(pause_s * 1000):
+            if fd == self._wake:
+                os.eventfd_read(self._wake)
 
     def _turn(self) -> float:
         """One round; returns how long to wait for the next."""
@@ -218,6 +212,7 @@ class Transport:
             return self._pace.connect_s
         self._last_seen = now
         self._receive()
+        self._send()
         if self._on:
             if now - self._last_refresh >= _REFRESH_S:
                 self._last_refresh = now
@@ -234,14 +229,13 @@ class Transport:
     def _connect(self) -> bool:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
-            sock.setblocking(False)
+            sock.settimeout(0)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
             sock.connect(self._path)
         except OSError:
             sock.close()
             return False
         self._socket = sock
-        self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
         self._control = ControlDecoder()
         self._greet()
@@ -262,10 +256,10 @@ class Transport:
         own = tuple((strings.id(text), text) for text in (row[3], row[4]) if text)
         self._queue(encode(Batch(STREAM.id, 1, columns, 0, self._drops.count, own)))
         strings.restate()
-        known = strings.take_fresh()
+        known = [pair for pair in strings.take_fresh() if pair not in own]
         nothing = (b"",) * len(STREAM.columns)
         for at in range(0, len(known), _STRINGS_PER_FRAME):
-            part = known[at : at + _STRINGS_PER_FRAME]
+            part = tuple(known[at : at + _STRINGS_PER_FRAME])
             self._queue(encode(Batch(STREAM.id, 0, nothing, 0, self._drops.count, part)))
         for frame in held:
             self._queue(frame)
@@ -367,6 +361,7 @@ class Transport:
         self._sent = size
 
     def _disconnect(self) -> None:
-        sock, self._socket, self._poll = self._socket, None, None
+        sock, self._socket = self._socket, None
         if sock is not None:
+            self._poll.unregister(sock)
             sock.close()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import struct
@@ -176,9 +177,10 @@ class Kernel:
 
     def targets(self) -> frozenset[int]:
         """Every process whose bit is set."""
+        words = self._targets.copy()  # the kernel changes it meanwhile
         found: set[int] = set()
-        for index in np.flatnonzero(self._targets):
-            word = int(self._targets[index])
+        for index in np.flatnonzero(words):
+            word = int(words[index])
             found |= {int(index) * 64 + bit for bit in range(64) if word >> bit & 1}
         return frozenset(found)
 
@@ -279,4 +281,6 @@ class Kernel:
         for name in ("_control", "_targets", "_counters"):
             self.__dict__.pop(name, None)
         for memory in self.__dict__.pop("_maps", {}).values():
-            memory.close()
+            # A traceback may still hold an array: the mapping then goes with it.
+            with contextlib.suppress(BufferError):
+                memory.close()

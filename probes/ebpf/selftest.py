@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,9 +20,11 @@ if TYPE_CHECKING:
     from gpucorrelate.probes.ebpf.tracer import Tracer
     from gpucorrelate.probes.ebpf.values import Rows
 
-#: The reader may be preempted before it waits, so that there is nothing to see: try again.
+#: On a very busy machine the reader may not get to wait in time: try again.
 _TRIES = 5
 _WAIT_S = 0.005
+_READ_WITHIN_S = 0.5
+_NR_READ = 0
 #: A program must see at least this part of the wait as it looks from outside.
 _SEEN_PART = 0.5
 
@@ -36,13 +39,29 @@ class _Made:
     after_ns: int
 
 
+def _until_reading(tid: int) -> None:
+    """Wait until a thread of ours is in its read: the wait is then as long as we make it."""
+    end = time.monotonic() + _READ_WITHIN_S
+    while time.monotonic() < end:
+        try:
+            # Number and arguments of the syscall a thread sleeps in.
+            text = Path(f"/proc/self/task/{tid}/syscall").read_text(encoding="ascii")
+        except OSError:
+            return  # no procfs of our own namespace: what follows takes longer than a read does
+        if text.startswith(f"{_NR_READ} "):
+            return
+        time.sleep(_WAIT_S / 10)
+
+
 def _make_wait() -> _Made:
     """Read from an empty pipe until a second thread writes to it."""
     reader, writer = os.pipe()
     waker: list[int] = []
+    tid = threading.get_native_id()
 
     def wake() -> None:
         waker.append(threading.get_native_id())
+        _until_reading(tid)
         time.sleep(_WAIT_S)
         os.write(writer, b"x")
 
@@ -54,7 +73,7 @@ def _make_wait() -> _Made:
     thread.join()
     os.close(reader)
     os.close(writer)
-    return _Made(threading.get_native_id(), waker[0], before, after)
+    return _Made(tid, waker[0], before, after)
 
 
 def _column(rows: Rows, name: str) -> list[int]:
@@ -64,18 +83,19 @@ def _column(rows: Rows, name: str) -> list[int]:
     return [int(value) for value in values]
 
 
-def _initial_ids(found: list[Rows]) -> dict[int, int]:
+def _initial_ids(found: list[Rows], tgids: frozenset[int]) -> dict[int, int]:
     """Thread ids of our own namespace to those of the initial one, from the announcements."""
     ids: dict[int, int] = {}
     for rows in found:
         if rows.kind.name == "task":
-            ids.update(zip(_column(rows, "ns_tid"), _column(rows, "tid"), strict=True))
+            columns = [_column(rows, name) for name in ("tgid", "ns_tid", "tid")]
+            ids.update((ns, tid) for tgid, ns, tid in zip(*columns, strict=True) if tgid in tgids)
     return ids
 
 
-def _problem(made: _Made, found: list[Rows]) -> str:
+def _problem(made: _Made, found: list[Rows], tgids: frozenset[int]) -> str:
     """What is wrong with what was seen; empty when it is what was made."""
-    ids = _initial_ids(found)
+    ids = _initial_ids(found, tgids)
     tid, waker = ids.get(made.tid), ids.get(made.waker_tid)
     if tid is None or waker is None:
         return "threads were not announced"
@@ -110,11 +130,12 @@ def run(tracer: Tracer) -> None:
     problem = ""
     for _ in range(_TRIES):
         tracer.add_target(pid)
+        ours = tracer.targets()
         try:
             made = _make_wait()
         finally:
             tracer.remove_target(pid)
-        problem = _problem(made, tracer.drain(strings))
+        problem = _problem(made, tracer.drain(strings), ours)
         if not problem:
             tracer.new_targets()
             return

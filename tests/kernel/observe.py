@@ -16,6 +16,7 @@ import numpy as np
 
 from gpucorrelate.probes.wire.frame import StringTable
 from gpucorrelate.probes.wire.schema import WaitFlag, WaitKind
+from tests.kernel.scenarios import sleeping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -172,6 +173,7 @@ def observed(tracer: Tracer, name: str, *arguments: object) -> tuple[dict[str, A
     """Run a scenario as a target from its beginning; what it did, and what was seen."""
     seen = Seen(tracer)
     with scenario(name, *arguments) as made:
+        wait_until(lambda: at_rest(made.pid), "the scenario waits for its line")
         tracer.add_target(made.pid)
         made.go()
         truth = made.truth()
@@ -186,6 +188,13 @@ def switches(pid: int) -> int:
     """How often the kernel switched away from a process's main thread, by its own count."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return sum(int(line.split()[1]) for line in lines if "ctxt_switches" in line)
+
+
+def at_rest(pid: int) -> bool:
+    """Whether a process waits: asleep is also who is still on its way to sleep."""
+    before = switches(pid)
+    time.sleep(0.005)
+    return sleeping(pid) and switches(pid) == before
 
 
 def close(measured_ns: int, true_ns: int) -> bool:

@@ -12,23 +12,23 @@ import pytest
 
 from gpucorrelate.probes.ebpf.tracer import Tracer, TracerConfig
 from gpucorrelate.probes.wire.schema import FdKind, SpinSource, WaitFlag, WaitKind
-from tests.kernel.observe import Seen, close, now_ns, scenario, switches, wait_until
-from tests.kernel.scenarios import sleeping
+from tests.kernel.observe import (
+    Seen,
+    at_rest,
+    close,
+    now_ns,
+    scenario,
+    switches,
+    wait_until,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def _asleep(pid: int) -> bool:
-    """Whether a process rests: asleep is also who is still on its way to sleep."""
-    before = switches(pid)
-    time.sleep(0.005)
-    return sleeping(pid) and switches(pid) == before
-
-
 def test_a_wait_open_when_tracing_begins_is_closed_with_unknown_start(tracer: Tracer) -> None:
     with scenario("sleeps", 0, 0) as made:
-        wait_until(lambda: _asleep(made.pid), "the scenario waits for its line")
+        wait_until(lambda: at_rest(made.pid), "the scenario waits for its line")
         before = now_ns()
         tracer.add_target(made.pid)
         after = now_ns()
@@ -50,7 +50,7 @@ def test_a_wait_open_at_the_report_is_told_and_goes_on(tracer: Tracer) -> None:
         tracer.add_target(made.pid)
         made.go()
         made.truth()
-        wait_until(lambda: _asleep(made.pid), "the scenario waits for its end")
+        wait_until(lambda: at_rest(made.pid), "the scenario waits for its end")
         reports = []
         for _ in range(2):
             seen = Seen(tracer)
@@ -84,11 +84,12 @@ def test_sums_equal_what_is_streamed(tracer: Tracer, summing: Tracer) -> None:
     """Two tracers see the same waits at once: one streams them, the other sums the short."""
     streamed, summed = Seen(tracer), Seen(summing)
     with scenario("sleeps", 300, 100) as made:
+        wait_until(lambda: at_rest(made.pid), "the scenario waits for its line")
         for one in (tracer, summing):
             one.add_target(made.pid)
         made.go()
         made.truth()
-        wait_until(lambda: _asleep(made.pid), "the scenario waits for its end")
+        wait_until(lambda: at_rest(made.pid), "the scenario waits for its end")
         streamed.drain()
         summed.drain()
         summed.add(summing.open_waits(now_ns(), summed.strings))
@@ -131,14 +132,14 @@ def _sleeps_counted(tracer: Tracer, count: int) -> tuple[Seen, int, tuple[int, i
     """
     seen = Seen(tracer)
     with scenario("sleeps", count, 20) as made:
-        wait_until(lambda: _asleep(made.pid), "the scenario waits for its line")
+        wait_until(lambda: at_rest(made.pid), "the scenario waits for its line")
         before = switches(made.pid)
         tracer.add_target(made.pid)
         seen.drain()
         begun = now_ns()
         made.go()
         made.truth()
-        wait_until(lambda: _asleep(made.pid), "the scenario waits for its end")
+        wait_until(lambda: at_rest(made.pid), "the scenario waits for its end")
         ended = now_ns()
         seen.drain()
         tracer.remove_target(made.pid)
@@ -163,9 +164,7 @@ def test_drops_are_counted_exactly() -> None:
         assert len(waits) + lost_waits == switched
         for loss in lost:
             assert begun <= loss.since_ns <= ended <= loss.t_ns
-        stats = tiny.stats()
-        assert stats.written == stats.taken
-        assert stats.dropped == sum(loss.count for loss in lost)
+        assert tiny.stats().dropped == sum(loss.count for loss in lost)
         assert tiny.losses() == []
     finally:
         tiny.stop()

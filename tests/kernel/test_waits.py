@@ -27,12 +27,15 @@ def the_wait(
     seen: Seen, truth: dict[str, Any], kind: WaitKind, *, wake_may_be_missed: bool = False
 ) -> Row:
     """The one long wait of that kind; everything true of any wait is checked."""
-    found = [row for row in seen.waits(truth, wait_kind=kind) if row.length > 5_000_000]
-    assert len(found) == 1, seen.waits(truth)
+    waits = seen.waits(truth)
+    found = [row for row in waits if row.wait_kind == kind and row.length > 5_000_000]
+    assert len(found) == 1, waits
     row = found[0]
     assert row.tgid == truth["tgid"]
     assert row.start_ns <= row.wake_ns <= row.end_ns or (wake_may_be_missed and not row.wake_ns)
-    assert close(row.length, truth["end"] - truth["start"])
+    # On a busy machine the thread also waits for the interpreter's lock or for a CPU.
+    assert close(sum(one.length for one in waits), truth["end"] - truth["start"])
+    assert row.length > 0.5 * (truth["end"] - truth["start"])
     assert not row.flags & (WaitFlag.OPEN | WaitFlag.START_UNKNOWN)
     return row
 
@@ -127,7 +130,7 @@ def longest_stay(row: Row, runs: list[tuple[int, int]]) -> int:
 
 def test_a_hog_on_the_same_cpu_is_named(tracer: Tracer) -> None:
     cpu = max(os.sched_getaffinity(0))
-    for _ in range(5):
+    for _ in range(8):
         truth, seen = observed(tracer, "hog", cpu)
         waits = [row for row in seen.waits(truth, wait_kind=WaitKind.PREEMPTED) if row.cpu == cpu]
         assert waits
@@ -142,7 +145,7 @@ def test_a_hog_on_the_same_cpu_is_named(tracer: Tracer) -> None:
         if long:
             assert "gpc-hog" in seen.comms(truth["hog"])
             return
-    pytest.fail("in five tries the hog never had most of a wait: the machine is too busy")
+    pytest.fail("in eight tries the hog never had most of a wait: the machine is too busy")
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")

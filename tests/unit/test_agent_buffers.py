@@ -16,7 +16,7 @@ SPAN = BY_NAME["span"]
 
 
 def decoded(kind, columns, strings):
-    texts = {index: text for index, text in strings.take_fresh()}
+    texts = dict(strings.take_fresh())
     values = []
     for column, data in zip(kind.columns, columns, strict=True):
         numbers = array(column.code, data)
@@ -123,9 +123,7 @@ def test_spans_are_implied_by_other_kinds():
     spans.inherit(begins, "schedule", "sched_start_ns")
     spans.inherit_phases(worker, {1: "execute", 2: "sample"})
     updates.columns([(4, 11, 100, 110, 0, 0, 0, 0)], strings)
-    begins.columns(
-        [(5, 11, 0, 0, 9, 0, 0, 0, 0, 0), (6, 11, 50, 60, 61, 0, 0, 0, 0, 0)], strings
-    )
+    begins.columns([(5, 11, 0, 0, 9, 0, 0, 0, 0, 0), (6, 11, 50, 60, 61, 0, 0, 0, 0, 0)], strings)
     worker.columns([(5, 12, 0, 1, 70, 80, 0), (5, 12, 0, 2, 81, 82, 0)], strings)
     count, columns = spans.columns([(9, "own", 1, 2, 3)], strings)
     assert count == 5

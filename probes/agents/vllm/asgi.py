@@ -99,6 +99,7 @@ class App:
         return getattr(self._app, name)
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Awaitable[Any]:
+        """The application's own coroutine, or that of an exchange around it."""
         kind = scope["type"]
         if kind == "lifespan":
             self._serving()

@@ -40,7 +40,7 @@ def note_config(agent: Agent, config: Any) -> None:
 
 
 def engine_version() -> str | None:
-    """vLLM's version, without importing anything."""
+    """Version of the engine, without importing anything."""
     for name in ("vllm.version", "vllm"):
         version = getattr(sys.modules.get(name), "__version__", None)
         if isinstance(version, str):

@@ -37,9 +37,6 @@ _Given = Optional[tuple["Sequence[Any]", float, int, int, int]]  # noqa: UP045
 #: When the current task last began to write to the engine's socket.
 _SENT_AT: ContextVar[int] = ContextVar("gpucorrelate_sent_at", default=0)
 
-_CLIENTS_ASYNC = ("AsyncMPClient", "DPAsyncMPClient")
-_CLIENTS = ("SyncMPClient", "InprocClient")
-
 
 def install(agent: Agent, module: ModuleType) -> None:
     """Hook what the module has of the frontend."""
@@ -49,7 +46,7 @@ def install(agent: Agent, module: ModuleType) -> None:
     if module.__name__ == OUTPUTS:
         _Outputs(agent).install(module)
     elif module.__name__ == CLIENT:
-        _install_clients(agent, module)
+        _Clients(agent).install(module)
     else:
         wrap(module.AsyncLLM, "_run_output_handler", partial(_output_handler, agent))
 
@@ -73,61 +70,75 @@ def _output_handler(agent: Agent, original: Callable[..., Any]) -> Callable[...,
     return _run_output_handler
 
 
-def _install_clients(agent: Agent, module: ModuleType) -> None:
-    part = agent.part(PART_FRONTEND)
-    put, span = agent.rows("request").put, agent.rows("span").put
-    now, tid = time.monotonic_ns, get_native_id
+class _Clients:
+    """Hooks of the clients that send requests to the engine core.
 
-    def sent(request: Any, when: int) -> None:
+    A request's time of sending is taken before the socket is written to: the engine may have
+    it before this thread gets to look at a clock again.
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        self._part = agent.part(PART_FRONTEND)
+        self._put = agent.rows("request").put
+        self._span = agent.rows("span").put
+
+    def install(self, module: ModuleType) -> None:
+        """Hook each client class that defines its own way of adding requests."""
+        for name in ("AsyncMPClient", "DPAsyncMPClient"):
+            wrap(getattr(module, name), "add_request_async", self._waiting)
+            wrap(getattr(module, name), "_send_input_message", self._sending)
+        for name in ("SyncMPClient", "InprocClient"):
+            wrap(getattr(module, name), "add_request", self._direct)
+        send = partial(spanning, self._part, self._span, "send")
+        wrap(module.SyncMPClient, "_send_input", send)
+
+    def _sent(self, request: Any, when: int) -> None:
         try:
-            prompt = len(request.prompt_token_ids or ())
-            put((request.request_id, asgi.EXCHANGE.get(), _SENT, when, tid(), prompt, None))
+            name, prompt = request.request_id, len(request.prompt_token_ids or ())
+            self._put((name, asgi.EXCHANGE.get(), _SENT, when, get_native_id(), prompt, None))
         except Exception as error:  # noqa: BLE001
-            part.fault(error)
+            self._part.fault(error)
 
-    # The time is taken before the socket is written to: the engine may have the request
-    # before this thread gets to look at a clock again.
-    def waiting(original: Callable[..., Any]) -> Callable[..., Any]:
-        async def add_request_async(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+    def _waiting(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        part, now, sent = self._part, time.monotonic_ns, self._sent
+
+        async def add_request_async(client: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
             if not part.on:
-                return await original(self, request, *args, **kwargs)
+                return await original(client, request, *args, **kwargs)
             _SENT_AT.set(0)
-            result = await original(self, request, *args, **kwargs)
+            result = await original(client, request, *args, **kwargs)
             sent(request, _SENT_AT.get() or now())
             return result
 
         return add_request_async
 
-    def sending(original: Callable[..., Any]) -> Callable[..., Any]:
-        def send(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def _sending(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        part, now, span = self._part, time.monotonic_ns, self._span
+
+        def send(client: Any, *args: Any, **kwargs: Any) -> Any:
             if not part.on:
-                return original(self, *args, **kwargs)
+                return original(client, *args, **kwargs)
             start = now()
             _SENT_AT.set(start)
             try:
-                return original(self, *args, **kwargs)
+                return original(client, *args, **kwargs)
             finally:
-                span((tid(), "send", start, now(), 0))
+                span((get_native_id(), "send", start, now(), 0))
 
         return send
 
-    def direct(original: Callable[..., Any]) -> Callable[..., Any]:
-        def add_request(self: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
+    def _direct(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        part, now, sent = self._part, time.monotonic_ns, self._sent
+
+        def add_request(client: Any, request: Any, *args: Any, **kwargs: Any) -> Any:
             if not part.on:
-                return original(self, request, *args, **kwargs)
+                return original(client, request, *args, **kwargs)
             start = now()
-            result = original(self, request, *args, **kwargs)
+            result = original(client, request, *args, **kwargs)
             sent(request, start)
             return result
 
         return add_request
-
-    for name in _CLIENTS_ASYNC:
-        wrap(getattr(module, name), "add_request_async", waiting)
-        wrap(getattr(module, name), "_send_input_message", sending)
-    for name in _CLIENTS:
-        wrap(getattr(module, name), "add_request", direct)
-    wrap(module.SyncMPClient, "_send_input", partial(spanning, part, span, "send"))
 
 
 class _Outputs:

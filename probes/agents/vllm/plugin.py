@@ -45,7 +45,7 @@ _agent: Agent | None = None
 
 def start() -> Agent:
     """The process's agent, started and with its hooks in place."""
-    global _agent  # noqa: PLW0603 - one per process, like the process
+    global _agent
     if _agent is None:
         _agent = agent = Agent("vllm")
         agent.fact("vllm.version", engine_version())

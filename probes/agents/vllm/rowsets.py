@@ -164,6 +164,8 @@ class StepRowsets:
         """
         count = len(outputs)
         ids = self._in_flight.pop(step, None)
+        if not count:
+            return 0, 0
         if ids is not None and alone and count == len(ids):
             # Every row gave an output: they are in the step's order, and one token each.
             first = outputs[0]

@@ -152,9 +152,8 @@ def report(started: Side, stopped: Side) -> None:
     print(f"hooks add         {on - base:8.1f} us; first deciles {quiet:.1f} us")
     print(f"  pairs of runs   {middle:8.1f} us (quartiles {low:.1f} to {high:.1f})")
     print(f"sender adds       {sender:8.1f} us")
-    print(
-        f"together          {middle + sender:8.1f} us a step, ratio {1 + (middle + sender) / base:.4f}"
-    )
+    added = middle + sender
+    print(f"together          {added:8.1f} us a step, ratio {1 + added / base:.4f}")
 
 
 def main(pairs: int) -> None:
