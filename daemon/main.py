@@ -11,6 +11,7 @@ import os
 import signal
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import gpucorrelate
@@ -20,19 +21,20 @@ from gpucorrelate.daemon.health import Tally
 from gpucorrelate.daemon.ingest import Ingest
 from gpucorrelate.daemon.loop import Loop
 from gpucorrelate.daemon.notify import Notifier
+from gpucorrelate.daemon.pauses import PauseWatch
 from gpucorrelate.daemon.sessions import Sessions
 from gpucorrelate.daemon.tracing import Tracing
 from gpucorrelate.daemon.values import CapabilityInfo, DaemonStatus
 from gpucorrelate.probes.wire.errors import EXIT_OK, DaemonError, NotPermittedError, StoreError
 
 if TYPE_CHECKING:
-    from pathlib import Path
     from types import FrameType
 
     from gpucorrelate.daemon.config import DaemonConfig
 
 log = logging.getLogger(__name__)
 
+AUTOGROUP = Path("/proc/self/autogroup")
 _IDLE_TICK_S = 0.25
 _STOP_NS = 1_000_000_000
 
@@ -53,6 +55,7 @@ class Daemon:
         self._ingest = Ingest(config, self._loop, self._tally, self._sessions.find)
         self._control = Control(config, self._loop, self._sessions, self.status)
         self._notifier = Notifier()
+        self._pauses = PauseWatch()
         self._privileges = privileges.current()
         self._started_ns = time.monotonic_ns()
         self._stopping = False
@@ -121,6 +124,8 @@ class Daemon:
             store=store,
             sessions=tuple(self._sessions.infos(uid)),
             warnings=tuple(warnings),
+            pauses=self._pauses.count,
+            longest_pause=self._pauses.longest.text if self._pauses.longest else "",
         )
 
     def _serve(self) -> None:
@@ -135,6 +140,7 @@ class Daemon:
             self._loop.run_once(max(0.0, due - time.monotonic()))
 
     def _tick(self) -> None:
+        self._pauses.turn()
         self._ingest.tick()
         self._sessions.tick()
         self._control.tick()
@@ -171,8 +177,14 @@ class Daemon:
         descriptors.allow_many()
         try:
             os.setpriority(os.PRIO_PROCESS, 0, self._config.nice)
-        except PermissionError:
-            log.info("no right to raise the priority: rings may overflow on a busy machine")
+            if os.getsid(0) == os.getpid():
+                # Where the kernel groups sessions (sched_autogroup), priorities count within
+                # the session only; the session's own is set here. Not if others share it.
+                AUTOGROUP.write_text(str(self._config.nice), encoding="ascii")
+        except FileNotFoundError:
+            return
+        except OSError as exc:
+            log.info("priority cannot be raised, a busy machine may cost events: %s", exc)
 
     def _lock(self, stack: contextlib.ExitStack) -> None:
         """Make sure that no second daemon uses the same directories."""

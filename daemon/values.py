@@ -160,6 +160,8 @@ class DaemonStatus:
         store: Counters of the recordings.
         sessions: Sessions that the caller may see, running ones first.
         warnings: What is wrong now, one line each.
+        pauses: Times the daemon did not come round for half a second or more.
+        longest_pause: The longest of them, and where the time went.
     """
 
     version: str
@@ -174,6 +176,8 @@ class DaemonStatus:
     store: StoreCounters = field(default_factory=StoreCounters)
     sessions: tuple[SessionInfo, ...] = ()
     warnings: tuple[str, ...] = ()
+    pauses: int = 0
+    longest_pause: str = ""
 
 
 def to_map(value: Any) -> dict[str, Any]:  # noqa: ANN401 - any of the values above

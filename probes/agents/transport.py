@@ -365,3 +365,5 @@ class Transport:
         if sock is not None:
             self._poll.unregister(sock)
             sock.close()
+            # What the other end had not read is lost, statements of rowsets among it.
+            self._drops.renew()

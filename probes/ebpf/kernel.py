@@ -34,8 +34,9 @@ from gpucorrelate.probes.wire.schema import KernelRecord
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Rings of all CPUs together are kept below this.
-MAX_RINGS_BYTES = 1 << 30
+#: Rings of all CPUs together are kept below this: 2 MiB each on 128 CPUs, which is still some
+#: 20,000 records between two drains.
+MAX_RINGS_BYTES = 1 << 28
 _SUM_MAPS = ("gpc_sums_even", "gpc_sums_odd")
 _WHAT = {kind: kind.name.lower() for kind in KernelRecord}
 

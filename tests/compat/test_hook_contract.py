@@ -44,7 +44,7 @@ def sources(release: Release) -> Sources:
 
 
 @pytest.fixture(params=RELEASES, ids=str)
-def release(request) -> Release:
+def release(request):
     return request.param
 
 

@@ -360,8 +360,10 @@ def early_wake(rounds: str) -> Truth:
     return truth | {"waker": int(children[0])}
 
 
-def sleeps(count: str, length_us: str) -> Truth:
-    """A known number of waits."""
+def sleeps(count: str, length_us: str, cpu: str = "") -> Truth:
+    """A known number of waits, on one CPU if so wished."""
+    if cpu:
+        os.sched_setaffinity(0, {int(cpu)})
     span = int(length_us) / 1e6
     for _ in range(int(count)):
         time.sleep(span)

@@ -26,14 +26,21 @@ def test_a_cold_page_of_a_file_is_a_major_fault_with_its_file(tracer: Tracer) ->
         # The kernel's encoding of a device: 12 bits of major, 20 of minor.
         assert row.dev == truth["major"] << 20 | truth["minor"]
         assert made["start"] <= row.start_ns < row.end_ns <= made["end"]
-        assert close(row.length, made["end"] - made["start"])
+        # On a busy machine the thread also waits for a CPU, before or after the fault.
+        around = [
+            wait.length
+            for wait in seen.waits(made | {"tid": truth["tid"]})
+            if wait.end_ns <= row.start_ns or wait.start_ns >= row.end_ns
+        ]
+        assert close(row.length + sum(around), made["end"] - made["start"])
         waits = [
             wait
-            for wait in seen.get("wait", tid=truth["tid"], wait_kind=WaitKind.FAULT)
+            for wait in seen.get("wait", tid=truth["tid"])
             if row.start_ns <= wait.start_ns and wait.end_ns <= row.end_ns
         ]
-        assert waits
-        assert all(wait.arg == addr and wait.syscall == -1 for wait in waits)
+        slept = [wait for wait in waits if wait.wait_kind == WaitKind.FAULT]
+        assert slept
+        assert all(wait.arg == addr and wait.syscall == -1 for wait in slept)
         assert row.block_ns == sum(wait.length for wait in waits)
         assert row.wake_ns == waits[-1].wake_ns
         assert row.waker_tid == waits[-1].waker_tid

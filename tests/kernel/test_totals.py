@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import threading
 import time
 from collections import Counter
@@ -124,14 +126,16 @@ def test_sums_equal_what_is_streamed(tracer: Tracer, summing: Tracer) -> None:
         assert long_enough or row.flags & (WaitFlag.START_UNKNOWN | WaitFlag.OPEN)
 
 
-def _sleeps_counted(tracer: Tracer, count: int) -> tuple[Seen, int, tuple[int, int]]:
+def _sleeps_counted(
+    tracer: Tracer, count: int, length_us: int = 20, cpu: int | str = ""
+) -> tuple[Seen, int, tuple[int, int]]:
     """Let a process sleep ``count`` times; what was seen, switches by the kernel's count, when.
 
     Asleep before and after, the process begins with one wait open and ends with another: waits
     that ended are as many as switches away from it in between.
     """
     seen = Seen(tracer)
-    with scenario("sleeps", count, 20) as made:
+    with scenario("sleeps", count, length_us, cpu) as made:
         wait_until(lambda: at_rest(made.pid), "the scenario waits for its line")
         before = switches(made.pid)
         tracer.add_target(made.pid)
@@ -146,10 +150,19 @@ def _sleeps_counted(tracer: Tracer, count: int) -> tuple[Seen, int, tuple[int, i
         return seen, switches(made.pid) - before, (begun, ended)
 
 
-def test_every_switch_of_a_thread_is_a_wait(tracer: Tracer) -> None:
-    seen, switched, _ = _sleeps_counted(tracer, 500)
+@pytest.mark.parametrize("cpu", sorted(os.sched_getaffinity(0)))
+def test_every_switch_of_a_thread_is_a_wait(tracer: Tracer, cpu: int) -> None:
+    """Also where a kernel passes over what a CPU does as it idles: then the end is worked out."""
+    seen, switched, (begun, ended) = _sleeps_counted(tracer, 300, 1000, cpu)
     assert seen.losses == []
-    assert len(seen.get("wait")) == switched >= 500
+    waits = sorted(seen.get("wait"), key=lambda row: row.start_ns)
+    assert len(waits) == switched >= 300
+    for one, other in itertools.pairwise(waits):
+        assert one.end_ns <= other.start_ns
+    asleep = [row for row in waits if row.wait_kind == WaitKind.SLEEP]
+    assert len(asleep) == 300
+    assert all(row.length >= 900_000 for row in asleep)
+    assert sum(row.length for row in asleep) < ended - begun
 
 
 def test_drops_are_counted_exactly() -> None:

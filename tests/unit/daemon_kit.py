@@ -79,16 +79,18 @@ class DaemonProcess:
         self.client = Client(folder / "r" / "control.sock", timeout_s=_PATIENCE_S)
         self.ingest = str(folder / "r" / "ingest.sock")
         self.log = folder / "log"
+        self.prefix: tuple[str, ...] = ()
         self.process: subprocess.Popen[bytes] | None = None
 
     def launch(self) -> subprocess.Popen[bytes]:
         """Start it, and leave it to the caller what comes of that."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", _DAEMON, json.dumps(self.settings)],
+                [*self.prefix, sys.executable, "-c", _DAEMON, json.dumps(self.settings)],
                 cwd=ROOT,
                 stdout=log,
                 stderr=log,
+                start_new_session=True,
             )
         return self.process
 

@@ -156,7 +156,7 @@ def test_exchanges_are_told_apart_in_their_tasks(agent):
         assert asgi.EXCHANGE.get() == 0
 
     asyncio.run(main())
-    by_exchange = {}
+    by_exchange: dict[bytes, set[int]] = {}
     for (name, _), number in seen.items():
         by_exchange.setdefault(name, set()).add(number)
     assert sorted(by_exchange.values(), key=sorted) == [{1}, {2}, {3}, {4}]
@@ -204,7 +204,8 @@ def test_cancelling_reaches_the_application(agent):
 
     async def main():
         client = Client()
-        task = asyncio.ensure_future(wrapped(scope(), client.receive, client.send))
+        coroutine = wrapped(scope(), client.receive, client.send)
+        task: asyncio.Future[None] = asyncio.ensure_future(coroutine)
         await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -268,14 +269,14 @@ def test_a_named_task_is_timed_whenever_the_agent_is_started(agent):
     agent.stopped()
     turns = asyncio.Semaphore(0)
 
-    async def handler():
+    async def handler() -> None:
         while True:
             await turns.acquire()
             busy(0.001)
 
     async def main():
         with asgi.naming(agent, "output_handler"):
-            task = asyncio.create_task(handler())
+            task: asyncio.Task[None] = asyncio.create_task(handler())
         assert asgi.EXCHANGE.get() == 0
         turns.release()
         await asyncio.sleep(0.02)
@@ -321,7 +322,7 @@ def test_a_timed_coroutine_looks_like_the_one_inside(agent):
     assert timed.__qualname__ == work.__qualname__
 
     async def main():
-        task = asyncio.get_running_loop().create_task(timed)
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(timed)
         await asyncio.sleep(0)
         assert inspect.getcoroutinestate(timed) == inspect.CORO_SUSPENDED
         await task
@@ -342,7 +343,7 @@ def test_the_servers_configuration_gets_the_wrapped_application_once(agent):
         return None
 
     module = ModuleType(contract.UVICORN)
-    module.Config = Config
+    module.__dict__["Config"] = Config
     asgi.install(agent, module)
     config = Config(app)
     assert config.load() == config.load() == "loaded"

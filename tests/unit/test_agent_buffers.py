@@ -55,7 +55,7 @@ def test_every_row_is_taken_or_counted_while_threads_append():
     taken += rows.take()
     assert len(taken) + drops.count == writers * each
     for writer in range(writers):
-        numbers = [row[2] for row in taken if row[0] == writer]
+        numbers = [int(str(row[2])) for row in taken if row[0] == writer]
         assert numbers == sorted(set(numbers))
 
 

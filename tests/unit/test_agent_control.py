@@ -23,7 +23,8 @@ MESSAGES = st.one_of(st.builds(Start, st.text(max_size=40)), st.just(Stop()))
 @given(st.lists(MESSAGES, max_size=8), st.data())
 def test_messages_survive_any_cutting(messages, data):
     stream = b"".join(encode(message) for message in messages)
-    decoder, got = ControlDecoder(), []
+    decoder = ControlDecoder()
+    got: list[Start | Stop] = []
     while stream:
         size = data.draw(st.integers(1, len(stream)))
         got += decoder.feed(stream[:size])
@@ -32,7 +33,7 @@ def test_messages_survive_any_cutting(messages, data):
 
 
 def packed(body: object) -> bytes:
-    payload = msgpack.packb(body)
+    payload: bytes = msgpack.packb(body)
     return struct.pack("<I", len(payload)) + payload
 
 

@@ -8,10 +8,14 @@ import inspect
 import subprocess
 import sys
 import textwrap
+from typing import TYPE_CHECKING
 
 import pytest
 
 from gpucorrelate.probes.agents.vllm.finder import PostImport
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 
 @pytest.fixture
@@ -56,19 +60,20 @@ def test_the_module_cannot_tell(package, meet):
     one = importlib.import_module("met_pkg.one")
     assert inspect.getsource(one.function).startswith("def function")
     assert type(one.__loader__).__name__ == "SourceFileLoader"
+    assert one.__spec__ is not None
     assert one.__spec__.loader is one.__loader__
     assert importlib.reload(one) is one
 
 
 def test_what_is_imported_already_is_met_at_once(package, meet):
     importlib.import_module("met_pkg.one")
-    seen = []
+    seen: list[ModuleType] = []
     meet({"met_pkg.one": seen.append, "met_pkg.never": seen.append})
     assert [module.__name__ for module in seen] == ["met_pkg.one"]
 
 
 def test_a_module_that_raises_raises_as_it_would(package, meet):
-    seen = []
+    seen: list[ModuleType] = []
     meet({"met_pkg.bad": seen.append, "met_pkg.absent": seen.append})
     with pytest.raises(LookupError, match="its own"):
         importlib.import_module("met_pkg.bad")

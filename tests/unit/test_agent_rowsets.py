@@ -69,7 +69,7 @@ class Reader:
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
-        self.sets = {}
+        self.sets: dict[int, list[tuple]] = {}
 
     def read(self) -> None:
         for number, *columns in self.agent.rowsets.take():

@@ -74,8 +74,8 @@ def clog(agent: Agent) -> int:
                 return n
 
 
-def numbers(peer: Peer) -> list[object]:
-    return [row[2] for row in peer.rows.get("span", ())]
+def numbers(peer: Peer) -> list[int]:
+    return [int(str(row[2])) for row in peer.rows.get("span", ())]
 
 
 def test_says_who_it_is_and_nothing_else_until_started(agent, peer):

@@ -197,3 +197,13 @@ def test_a_process_that_cannot_be_watched_by_descriptor_is_watched_in_procfs(yar
     parent.do("end")
     wait_for(lambda: alive() is False, "its end is seen")
     assert daemon.client.progress(session).state == "attached"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="not root: priorities cannot be raised")
+def test_the_daemon_runs_before_what_it_watches(yard: Yard) -> None:
+    daemon = yard.daemon().start()
+    pid = daemon.client.status().pid
+    assert os.getpriority(os.PRIO_PROCESS, pid) == -10
+    group = Path(f"/proc/{pid}/autogroup")
+    if group.exists():
+        assert group.read_text().endswith("nice -10\n"), "it leads a session of its own"

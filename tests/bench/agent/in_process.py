@@ -50,13 +50,16 @@ class Agent:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self._sink.stdout.readline()
+        assert self._sink.stdin is not None
+        assert self._sink.stdout is not None
+        self._orders, self._answers = self._sink.stdin, self._sink.stdout
+        self._answers.readline()
 
     def switch(self, *, on: bool) -> None:
         from gpucorrelate.probes.agents.vllm import plugin
 
-        self._sink.stdin.write("start\n" if on else "stop\n")
-        self._sink.stdin.flush()
+        self._orders.write("start\n" if on else "stop\n")
+        self._orders.flush()
         deadline = time.monotonic() + 5
         while plugin.start().on is not on:
             if time.monotonic() > deadline:
@@ -68,14 +71,14 @@ class Agent:
     def sender_ns() -> int:
         """CPU time of the agent's thread so far."""
         for thread in threading.enumerate():
-            if thread.name == "gpucorrelate-sender":
+            if thread.name == "gpucorrelate-sender" and thread.ident is not None:
                 return time.clock_gettime_ns(time.pthread_getcpuclockid(thread.ident))
         raise RuntimeError("the agent has no thread: is gpucorrelate installed here?")
 
     def close(self) -> int:
         """Bytes the other end read."""
-        self._sink.stdin.close()
-        read = int(self._sink.stdout.readline())
+        self._orders.close()
+        read = int(self._answers.readline())
         self._sink.wait()
         return read
 

@@ -17,7 +17,7 @@ import msgpack
 
 def message(op: str) -> bytes:
     """A control message of the ingest protocol."""
-    body = msgpack.packb({"op": op, "session": "bench"})
+    body: bytes = msgpack.packb({"op": op, "session": "bench"})
     return struct.pack("<I", len(body)) + body
 
 
@@ -27,7 +27,7 @@ def main(path: str) -> None:
     listener.bind(path)
     listener.listen()
     selector = selectors.DefaultSelector()
-    selector.register(listener, selectors.EVENT_READ)
+    selector.register(listener, selectors.EVENT_READ, listener)
     selector.register(sys.stdin, selectors.EVENT_READ)
     peers: list[socket.socket] = []
     total = 0
@@ -36,9 +36,9 @@ def main(path: str) -> None:
         for key, _ in selector.select():
             if key.fileobj is listener:
                 peer, _ = listener.accept()
-                selector.register(peer, selectors.EVENT_READ)
+                selector.register(peer, selectors.EVENT_READ, peer)
                 peers.append(peer)
-            elif key.fileobj is sys.stdin:
+            elif key.data is None:
                 line = sys.stdin.readline()
                 if not line:
                     print(total, flush=True)
@@ -46,7 +46,7 @@ def main(path: str) -> None:
                 for peer in peers:
                     peer.sendall(message(line.strip()))
             else:
-                peer = key.fileobj
+                peer = key.data
                 data = peer.recv(1 << 20)
                 total += len(data)
                 if not data:
