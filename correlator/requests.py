@@ -119,12 +119,32 @@ def build(capture: Capture, steps: Steps, sets: Rowsets) -> tuple[Request, ...]:
     sources = _collect(capture, steps, sets)
     ids = set(sources.marks) | set(sources.steps)
     ids.discard(0)
+    sources.link.update(_links_by_name(capture, sources, ids))
     end_ns = _end_of(capture)
     made = [_request(capture, steps, sources, rid, end_ns) for rid in ids]
     # Exchanges that never became a request of the engine (refused, malformed) are requests too.
     alone = set(sources.http) - set(sources.link.values())
     made += [_request(capture, steps, sources, 0, end_ns, exchange) for exchange in alone]
     return tuple(sorted((r for r in made if r is not None), key=lambda r: r.arrival_ns))
+
+
+def _links_by_name(
+    capture: Capture, sources: _Sources, ids: set[int]
+) -> dict[int, tuple[int, int]]:
+    """Exchanges whose link row was lost, found again by the id that the client sent."""
+    linked = set(sources.link.values())
+    order = sorted(ids - set(sources.link))
+    loose = [f"-{capture.strings[rid]}-" for rid in order]
+    found: dict[int, tuple[int, int]] = {}
+    for exchange, marks in sources.http.items():
+        received = next((m for a, m in marks if a is Anchor.RECEIVED), None)
+        sent = received.detail.partition(" ")[2] if received else ""
+        if exchange in linked or not sent:
+            continue
+        same = [rid for rid, name in zip(order, loose, strict=True) if f"-{sent}-" in name]
+        if len(same) == 1:
+            found[same[0]] = exchange
+    return found
 
 
 def _end_of(capture: Capture) -> int:

@@ -55,6 +55,10 @@ def rowsets(capture: Capture) -> Rowsets:
     key = (rows["stream"].astype(np.int64) << 32) | rows["rowset"].astype(np.int64)
     order = np.lexsort((rows["row"], key))
     key, rows = key[order], rows.select(order)
+    # After damage a rowset may have been stated twice.
+    once = np.ones(len(key), bool)
+    once[1:] = (key[1:] != key[:-1]) | (rows["row"][1:] != rows["row"][:-1])
+    key, rows = key[once], rows.select(once)
     unique, first, count = np.unique(key, return_index=True, return_counts=True)
     return Rowsets(
         unique,

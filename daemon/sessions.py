@@ -100,7 +100,11 @@ class Sessions:
             StoreError: the state directory cannot be used.
         """
         os.close(open_directory(self._config.state_dir, create=True))
-        os.close(open_directory(self._base, create=True))
+        fd = open_directory(self._base, create=True)
+        # The service's group may use the control socket, which gives each user what is theirs;
+        # past the socket it must not read the recordings of all.
+        os.fchmod(fd, 0o700)
+        os.close(fd)
         for place in sorted(self._base.iterdir()):
             if place.is_symlink() or not place.is_dir() or not _ID.fullmatch(place.name):
                 continue

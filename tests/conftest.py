@@ -8,6 +8,7 @@ markers into a failure, whether the need was found missing here or the test skip
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import shutil
@@ -16,6 +17,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from tests.engine.server import missing_engine
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
 ROOT = Path(__file__).resolve().parents[1]
+_PR_SET_CHILD_SUBREAPER = 36
 _CAP_PERFMON = 38
 _CAP_BPF = 39
 
@@ -90,9 +93,34 @@ def _needs_of(item: pytest.Item) -> list[str]:
 def pytest_configure(config: pytest.Config) -> None:
     required()  # a typing error in the variable must stop the run, not weaken it
     config.stash[_UNMET] = Counter()
+    config.stash[_LEFT] = []
+    # Orphans become children of this process, so that the end of the run can see them.
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _left_running() -> list[psutil.Process]:
+    """Processes that tests started and did not end; Python's own helpers are not counted."""
+    return [
+        process
+        for process in psutil.Process().children(recursive=True)
+        if process.status() != psutil.STATUS_ZOMBIE
+        and "resource_tracker" not in " ".join(process.cmdline())
+    ]
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A process left behind keeps the run's output open, and whoever reads it waits forever."""
+    left = _left_running()
+    for process in left:
+        line = " ".join(process.cmdline())[:100]
+        session.config.stash[_LEFT].append(f"{process.pid} {process.username()} {line}")
+        process.kill()
+    if left and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 _UNMET: pytest.StashKey[Counter[str]] = pytest.StashKey()
+_LEFT: pytest.StashKey[list[str]] = pytest.StashKey()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -112,7 +140,8 @@ def pytest_runtest_makereport(
     if report.skipped and obligatory and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
         names = ", ".join(sorted(obligatory))
-        report.longrepr = f"skipped, but GPUCORRELATE_REQUIRE has {names}: {report.longrepr}"
+        why = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.longrepr = f"GPUCORRELATE_REQUIRE has {names}, and this was skipped: {why}"
     return report
 
 
@@ -122,6 +151,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("NOT TESTED", red=True, bold=True)
         for reason, count in unmet.items():
             terminalreporter.write_line(f"{count} tests need {reason}")
+    left = terminalreporter.config.stash[_LEFT]
+    if left:
+        terminalreporter.section("LEFT RUNNING by tests, now killed", red=True, bold=True)
+        for line in left:
+            terminalreporter.write_line(line)
 
 
 def pytest_report_header() -> list[str]:

@@ -12,10 +12,19 @@ import logging
 import os
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpucorrelate.probes.agents import process
-from gpucorrelate.probes.agents.buffers import Drops, Row, Rows, RowsetRows, SpanRows
+from gpucorrelate.probes.agents.buffers import (
+    Buffer,
+    Drops,
+    FlatRows,
+    Row,
+    Rows,
+    RowsetRows,
+    Texts,
+)
+from gpucorrelate.probes.agents.spans import SpanRows
 from gpucorrelate.probes.agents.transport import DEFAULT_SOCKET, SOCKET_VARIABLE, Pace, Transport
 from gpucorrelate.probes.wire.schema import BY_NAME, CapabilityState, WorkerPhase
 
@@ -30,6 +39,7 @@ KINDS = (
     "meta",
     "thread",
     "request",
+    "request.flat",
     "step_rows",
     "step_begin",
     "worker_step",
@@ -39,6 +49,21 @@ KINDS = (
     "outputs",
     "tokens",
     "span",
+)
+
+#: Kinds whose rows are integers alone, and the rows of ``request`` that are: those without an
+#: id or a detail, which name their exchange only.
+_FLAT = frozenset(
+    {
+        "request.flat",
+        "step_begin",
+        "step_end",
+        "step_update",
+        "worker_step",
+        "outputs",
+        "queue_msg",
+        "span",
+    }
 )
 
 #: A part that raised this often is switched off for good in this process.
@@ -118,6 +143,7 @@ class Agent:
         on: Whether hooks report. Read by every hook, written by the transport's thread.
         drops: Rows refused so far.
         rowsets: Statements of rowsets.
+        texts: Names that flat rows refer to.
     """
 
     def __init__(self, producer: str, path: str | None = None, pace: Pace | None = None) -> None:
@@ -133,19 +159,28 @@ class Agent:
         self._parts: dict[str, Part] = {}
         self._threads: dict[int, tuple[str, str]] = {}
         self.drops = Drops()
+        self.texts = Texts()
         self.rowsets = RowsetRows(self.drops)
-        self._rows = {
-            name: Rows(BY_NAME[name], self.drops)
-            for name in KINDS
-            if name not in ("step_rows", "span")
-        }
-        self._rows["span"] = spans = SpanRows(self.drops)
-        spans.inherit(self._rows["step_begin"], "schedule", "sched_start_ns")
-        spans.inherit(self._rows["step_update"], "update", "start_ns")
-        spans.inherit(self._rows["outputs"], "output", "start_ns", step="")
-        phases = {int(WorkerPhase.EXECUTE): "execute", int(WorkerPhase.SAMPLE): "sample"}
-        spans.inherit_phases(self._rows["worker_step"], phases)
+        self._rows = self._make_rows()
         self._begin()
+
+    def _make_rows(self) -> dict[str, Buffer[Any]]:
+        rows: dict[str, Buffer[Any]] = {}
+        for name in KINDS:
+            kind = BY_NAME.get(name.partition(".")[0])
+            if kind is None or name in ("step_rows", "span"):
+                continue
+            if name in _FLAT:
+                rows[name] = FlatRows(kind, self.drops, self.texts)
+            else:
+                rows[name] = Rows(kind, self.drops)
+        rows["span"] = spans = SpanRows(self.drops, self.texts)
+        spans.inherit(rows["step_begin"], "schedule", "sched_start_ns")
+        spans.inherit(rows["step_update"], "update", "start_ns")
+        spans.inherit(rows["outputs"], "output", "start_ns", step="")
+        phases = {int(WorkerPhase.EXECUTE): "execute", int(WorkerPhase.SAMPLE): "sample"}
+        spans.inherit_phases(rows["worker_step"], phases)
+        return rows
 
     def _begin(self) -> None:
         self._rowset_lock = threading.Lock()
@@ -169,7 +204,7 @@ class Agent:
         self._begin()
         self.transport.run()
 
-    def rows(self, kind: str) -> Rows:
+    def rows(self, kind: str) -> Buffer[Any]:
         """The buffer of a kind, for a hook to append to."""
         return self._rows[kind]
 

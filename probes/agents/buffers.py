@@ -7,10 +7,12 @@ there at its own pace. What does not fit is refused and counted.
 
 from __future__ import annotations
 
+import abc
+import struct
 import sys
 import threading
 from array import array
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 from gpucorrelate.probes.wire.frame import columns_of
 from gpucorrelate.probes.wire.schema import BY_NAME
@@ -28,6 +30,9 @@ Row = tuple["int | str | None", ...]
 DEFAULT_LIMIT = 16_384
 #: Rows of rowsets are small but many: a changing batch of 256 requests states 256 a step.
 ROWSET_LIMIT = 65_536
+
+
+Taken = TypeVar("Taken")
 
 
 class Drops:
@@ -67,7 +72,7 @@ class Drops:
             self.version += 1
 
 
-class Rows:
+class Buffer(abc.ABC, Generic[Taken]):
     """Rows of one kind that wait to be sent.
 
     Attributes:
@@ -76,9 +81,30 @@ class Rows:
         heir: Told about each batch's columns before it is sent.
     """
 
-    def __init__(self, kind: Kind, drops: Drops, limit: int = DEFAULT_LIMIT) -> None:
+    put: Callable[[Row], bool]
+
+    def __init__(self, kind: Kind) -> None:
         self.kind = kind
         self.heir: Callable[[int, tuple[bytes, ...], StringTable], None] | None = None
+
+    @abc.abstractmethod
+    def __len__(self) -> int:
+        """Rows that wait."""
+
+    @abc.abstractmethod
+    def take(self) -> Taken:
+        """The rows so far, leaving the buffer empty; rows put meanwhile stay."""
+
+    @abc.abstractmethod
+    def columns(self, rows: Taken, strings: StringTable) -> tuple[int, tuple[bytes, ...]]:
+        """Row count and columns of what ``take`` returned."""
+
+
+class Rows(Buffer["list[Row]"]):
+    """Rows as tuples, for kinds that are rare or full of texts."""
+
+    def __init__(self, kind: Kind, drops: Drops, limit: int = DEFAULT_LIMIT) -> None:
+        super().__init__(kind)
         self._pending: list[Row] = []
         self._drops = drops
         self.put = _putter(self._pending, drops, limit)
@@ -94,7 +120,7 @@ class Rows:
         del pending[:count]
         return rows
 
-    def columns(self, rows: Sequence[Row], strings: StringTable) -> tuple[int, tuple[bytes, ...]]:
+    def columns(self, rows: list[Row], strings: StringTable) -> tuple[int, tuple[bytes, ...]]:
         """Row count and columns; rows with a value that does not fit are dropped, counted."""
         if not rows:
             return 0, ()
@@ -134,76 +160,113 @@ def _putter(pending: list[Row], drops: Drops, limit: int) -> Callable[[Row], boo
     return put
 
 
-class SpanRows(Rows):
-    """Rows of kind ``span``: the hooks' own, and those that other kinds' rows imply.
+class Texts:
+    """A small table of texts that flat rows refer to by number: names, never contents.
 
-    A step's update, for one, is a span with the very times of its ``step_update`` row. Its
-    columns are that kind's columns, taken over as they are when they are sent: no hook spends
-    time on them.
+    Bounded and never emptied: what does not fit becomes ``OTHER``. Not the wire's table, whose
+    numbers the sender alone may give out.
     """
 
-    def __init__(self, drops: Drops, limit: int = DEFAULT_LIMIT) -> None:
-        super().__init__(BY_NAME["span"], drops, limit)
-        self._implied: list[tuple[int, tuple[bytes, ...]]] = []
+    OTHER = "(other)"
 
-    def inherit(self, source: Rows, name: str, start: str, *, step: str = "step") -> None:
-        """Have each row of a kind imply a span.
+    def __init__(self, limit: int = 4096) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._texts: list[str] = ["", self.OTHER]
+        self._numbers: dict[str, int] = {"": 0, self.OTHER: 1}
 
-        Args:
-            source: The kind's rows.
-            name: Name of the span.
-            start: Column of its start; the column after it is its end.
-            step: Column of its step; empty: it belongs to none.
-        """
-        index = source.kind.index
-        tid, begin = index("tid"), index(start)
-        at = index(step) if step else None
+    def number(self, text: str) -> int:
+        """The number of a text, in this process."""
+        found = self._numbers.get(text)
+        if found is not None:
+            return found
+        with self._lock:
+            found = self._numbers.get(text)
+            if found is None:
+                if len(self._texts) >= self._limit:
+                    return 1
+                found = len(self._texts)
+                self._texts.append(text)
+                self._numbers[text] = found
+        return found
 
-        def take_over(count: int, columns: tuple[bytes, ...], strings: StringTable) -> None:
-            names = _packed("I", (strings.id(name),) * count)
-            steps = bytes(8 * count) if at is None else columns[at]
-            self._imply(count, (columns[tid], names, columns[begin], columns[begin + 1], steps))
+    def on_wire(self, column: bytes, strings: StringTable) -> bytes:
+        """A column of numbers of this table as one of the stream's string ids."""
+        numbers = array("I", column)
+        if sys.byteorder == "big":
+            numbers.byteswap()
+        ids = {number: strings.id(self._texts[number]) for number in set(numbers)}
+        return packed("I", list(map(ids.__getitem__, numbers)))
 
-        source.heir = take_over
 
-    def inherit_phases(self, source: Rows, names: dict[int, str]) -> None:
-        """Like ``inherit`` for ``worker_step``, whose phase says what the span is called."""
-        index = source.kind.index
-        tid, begin, at, phase = index("tid"), index("start_ns"), index("step"), index("phase")
+class FlatRows(Buffer[bytes]):
+    """Rows of a kind whose values are all integers, or numbers of ``Texts`` in ``str`` columns.
 
-        def take_over(count: int, columns: tuple[bytes, ...], strings: StringTable) -> None:
-            ids = {value: strings.id(name) for value, name in names.items()}
-            named = _packed("I", [ids.get(value, 0) for value in columns[phase]])
-            found = (columns[tid], named, columns[begin], columns[begin + 1], columns[at])
-            self._imply(count, found)
+    They are kept packed, 8 bytes a value. A row costs its hook one call and no object that
+    outlives it, and costs the sender next to nothing: a column is every n-th value, which a
+    strided copy takes out, without a Python object per value. Values must fit their columns;
+    only their low bytes travel.
+    """
 
-        source.heir = take_over
+    def __init__(self, kind: Kind, drops: Drops, texts: Texts, limit: int = DEFAULT_LIMIT) -> None:
+        super().__init__(kind)
+        self._texts = texts
+        self._width = len(kind.columns)
+        self._flat = bytearray()
+        layout = struct.Struct(f"<{self._width}q")
+        self._row_bytes = layout.size
+        self.put = _flat_putter(self._flat, layout, drops, limit)
 
-    def _imply(self, count: int, columns: tuple[bytes, ...]) -> None:
-        if b"\0" * 8 in columns[2]:
-            # A start of 0 says that it was not seen; such rows imply nothing.
-            count, columns = _without_unseen(count, columns)
-        self._implied.append((count, columns))
+    def __len__(self) -> int:
+        return len(self._flat) // self._row_bytes
 
-    def columns(self, rows: Sequence[Row], strings: StringTable) -> tuple[int, tuple[bytes, ...]]:
-        """Row count and columns of the hooks' own rows and of the implied ones."""
-        own = super().columns(rows, strings)
-        parts = [part for part in (own, *self._implied) if part[0]]
-        self._implied.clear()
-        if not parts:
+    def take(self) -> bytes:
+        """The rows so far, packed, leaving the buffer empty."""
+        flat = self._flat
+        data = bytes(flat)
+        del flat[: len(data)]
+        return data
+
+    def columns(self, rows: bytes, strings: StringTable) -> tuple[int, tuple[bytes, ...]]:
+        """Row count and columns."""
+        count = len(rows) // self._row_bytes
+        if not count:
             return 0, ()
-        joined = zip(*(columns for _, columns in parts), strict=True)
-        return sum(count for count, _ in parts), tuple(b"".join(column) for column in joined)
+        view, width = memoryview(rows), self._width
+        columns: list[bytes] = []
+        for at, column in enumerate(self.kind.columns):
+            size = column.size_bytes
+            # Little-endian, so a value's low bytes are its first, whatever the host's order.
+            parts = 8 // size
+            taken = view.cast(_BY_SIZE[size])[at * parts :: width * parts].tobytes()
+            is_text = column.ctype == "str"
+            columns.append(self._texts.on_wire(taken, strings) if is_text else taken)
+        found = tuple(columns)
+        if self.heir is not None:
+            self.heir(count, found, strings)
+        return count, found
 
 
-def _without_unseen(count: int, columns: tuple[bytes, ...]) -> tuple[int, tuple[bytes, ...]]:
-    starts = array("q", columns[2])
-    keep = [row for row in range(count) if starts[row]]
-    widths = [len(column) // count for column in columns]
-    return len(keep), tuple(
-        b"".join(column[row * width : (row + 1) * width] for row in keep)
-        for column, width in zip(columns, widths, strict=True)
-    )
+_BY_SIZE: dict[int, Literal["B", "H", "I", "Q"]] = {1: "B", 2: "H", 4: "I", 8: "Q"}
+
+
+def _flat_putter(
+    flat: bytearray, layout: struct.Struct, drops: Drops, limit: int
+) -> Callable[[Row], bool]:
+    pack, extend, limit_bytes = layout.pack, flat.extend, limit * layout.size
+
+    def put(row: Row) -> bool:
+        if len(flat) < limit_bytes:
+            try:
+                extend(pack(*row))
+            except struct.error:
+                drops.add(1)
+                return False
+            return True
+        drops.add(1)
+        return False
+
+    return put
 
 
 #: One statement of a rowset: its number and, per column of ``step_rows`` after ``row``, one
@@ -265,7 +328,8 @@ class RowsetRows:
         return count, tuple(b"".join(parts) for parts in zip(*good, strict=True))
 
 
-def _packed(code: str, values: Sequence[int] | range) -> bytes:
+def packed(code: str, values: Sequence[int] | range) -> bytes:
+    """Values as a little-endian array."""
     column = array(code, values)
     if sys.byteorder == "big":
         column.byteswap()
@@ -279,12 +343,12 @@ def _statement_columns(statement: Statement, strings: StringTable) -> tuple[byte
     if any(len(values) != count for values in numbers):
         raise ValueError("columns of a rowset differ in length")
     return (
-        _packed("I", (number,) * count),
-        _packed("I", range(count)),
-        _packed("I", list(map(strings.id, ids))),
-        _packed("I", scheduled),
-        _packed("I", computed),
-        _packed("I", prompt),
-        _packed("I", preemptions),
-        _packed("B", must_sample),
+        packed("I", (number,) * count),
+        packed("I", range(count)),
+        packed("I", list(map(strings.id, ids))),
+        packed("I", scheduled),
+        packed("I", computed),
+        packed("I", prompt),
+        packed("I", preemptions),
+        packed("B", must_sample),
     )

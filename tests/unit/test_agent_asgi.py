@@ -6,12 +6,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
+from array import array
 from types import ModuleType
 
 import pytest
 
 from gpucorrelate.probes.agents.agent import Agent
 from gpucorrelate.probes.agents.vllm import asgi, contract
+from gpucorrelate.probes.wire.frame import StringTable
 from gpucorrelate.probes.wire.schema import Anchor
 
 A = Anchor
@@ -56,8 +58,24 @@ def agent(tmp_path):
     return agent
 
 
+def taken(agent, name):
+    """Rows of a kind as a reader gets them, its flat ones included, by time."""
+    strings = StringTable()
+    rows: list[tuple] = []
+    for part in [part for part in agent._rows if part.partition(".")[0] == name]:
+        buffer = agent.rows(part)
+        _, columns = buffer.columns(buffer.take(), strings)
+        values = []
+        for column, data in zip(buffer.kind.columns, columns, strict=False):
+            texts = {index: text for text, index in strings._ids.items()} | {0: ""}
+            numbers = array(column.code, data)
+            values.append([texts[n] for n in numbers] if column.ctype == "str" else numbers)
+        rows += zip(*values, strict=True)
+    return sorted(rows, key=lambda row: row[3])
+
+
 def anchors(agent):
-    return [(A(row[2]), row[1], row[5]) for row in agent.rows("request").take()]
+    return [(A(row[2]), row[1], row[5]) for row in taken(agent, "request")]
 
 
 def exchange(agent, app, given=None, client=None):
@@ -93,7 +111,7 @@ def test_received_tells_the_path_and_the_callers_id(agent):
         await respond(send, status=422)
 
     exchange(agent, app, scope("/prefix/v1/chat/completions", x_request_id="mine"))
-    rows = agent.rows("request").take()
+    rows = taken(agent, "request")
     assert rows[0][6] == "/prefix/v1/chat/completions mine"
     assert rows[-1][5] == 422
 
@@ -186,7 +204,7 @@ def test_an_application_that_raises_raises(agent):
 
     with pytest.raises(LookupError, match="its own"):
         exchange(agent, app)
-    rows = agent.rows("request").take()
+    rows = taken(agent, "request")
     assert [A(row[2]) for row in rows] == [A.RECEIVED, A.FAILED]
     assert rows[1][6] == "LookupError: its own"
 
@@ -222,7 +240,7 @@ def busy(seconds):
 
 
 def slices(agent):
-    return [(row[1], row[3] - row[2]) for row in agent.rows("span").take()]
+    return [(row[1], row[3] - row[2]) for row in taken(agent, "span")]
 
 
 def test_resumptions_are_slices_and_waiting_is_not(agent):

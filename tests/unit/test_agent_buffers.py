@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import random
 import threading
 import zlib
 from array import array
 
 import pytest
 
-from gpucorrelate.probes.agents.buffers import Drops, Rows, RowsetRows, SpanRows
+from gpucorrelate.probes.agents.buffers import Drops, FlatRows, Row, Rows, RowsetRows, Texts
+from gpucorrelate.probes.agents.spans import SpanRows
 from gpucorrelate.probes.agents.vllm.requests import token_hash
 from gpucorrelate.probes.wire.frame import StringTable
 from gpucorrelate.probes.wire.schema import BY_NAME
@@ -34,35 +36,48 @@ def test_a_full_buffer_refuses_and_counts():
     assert rows.put((1, "x", 9, 10, 0))
 
 
-def test_every_row_is_taken_or_counted_while_threads_append():
-    drops = Drops()
-    rows = Rows(SPAN, drops, limit=500)
+@pytest.mark.parametrize("flat", [False, True])
+def test_every_row_is_taken_or_counted_while_threads_put(flat):
+    drops, texts = Drops(), Texts()
+    kind = BY_NAME["outputs"]  # integers alone
+    rows = FlatRows(kind, drops, texts, 500) if flat else Rows(kind, drops, 500)
     writers, each = 4, 20_000
     start = threading.Barrier(writers + 1)
 
     def write(writer: int) -> None:
         start.wait()
         for n in range(each):
-            rows.put((writer, "x", n, n, 0))
+            rows.put((writer, n, n, n, 1, 1))
 
     threads = [threading.Thread(target=write, args=(n,)) for n in range(writers)]
     for thread in threads:
         thread.start()
     start.wait()
-    taken = []
+    taken: list[tuple[int, int]] = []
+
+    def collect() -> None:
+        count, columns = rows.columns(rows.take(), StringTable())
+        if count:
+            taken.extend(zip(array("I", columns[0]), array("q", columns[1]), strict=True))
+
     while any(thread.is_alive() for thread in threads):
-        taken += rows.take()
-    taken += rows.take()
+        collect()
+    collect()
     assert len(taken) + drops.count == writers * each
     for writer in range(writers):
-        numbers = [int(str(row[2])) for row in taken if row[0] == writer]
+        numbers = [n for who, n in taken if who == writer]
         assert numbers == sorted(set(numbers))
 
 
 def test_a_value_that_does_not_fit_costs_its_row_alone():
     drops, strings = Drops(), StringTable()
     rows = Rows(SPAN, drops)
-    given = [(1, "a", 0, 1, 0), (-1, "b", 0, 1, 0), (2, "c", 0, 1, 1 << 64), (3, "d", 5, 6, 7)]
+    given: list[Row] = [
+        (1, "a", 0, 1, 0),
+        (-1, "b", 0, 1, 0),
+        (2, "c", 0, 1, 1 << 64),
+        (3, "d", 5, 6, 7),
+    ]
     count, columns = rows.columns(given, strings)
     assert count == 2
     assert drops.count == 2
@@ -115,17 +130,78 @@ def test_versions_change_with_every_loss_and_start():
     assert drops.count == 1
 
 
+@pytest.mark.parametrize("name", ["span", "step_begin", "worker_step", "queue_msg"])
+def test_flat_rows_make_the_same_columns_as_tuples(name):
+    kind, drops, texts = BY_NAME[name], Drops(), Texts()
+    flat, plain = FlatRows(kind, drops, texts), Rows(kind, drops)
+    rng = random.Random(1)
+    for _ in range(300):
+        row: list[int] = []
+        named: list[int | str] = []
+        for column in kind.columns:
+            if column.ctype == "str":
+                word = rng.choice(["", "one", "two", "three"])
+                row.append(texts.number(word))
+                named.append(word)
+            else:
+                bits = 8 * column.size_bytes - (1 if column.ctype[0] == "i" else 0)
+                row.append(rng.getrandbits(min(bits, 63)))
+                named.append(row[-1])
+        assert flat.put(tuple(row))
+        assert plain.put(tuple(named))
+    assert len(flat) == 300
+    flat_strings, plain_strings = StringTable(), StringTable()
+    count, columns = flat.columns(flat.take(), flat_strings)
+    assert count == 300
+    assert len(flat) == 0
+    expected = plain.columns(plain.take(), plain_strings)[1]
+    assert decoded(kind, columns, flat_strings) == decoded(kind, expected, plain_strings)
+
+
+def test_flat_rows_refuse_what_is_full_or_no_integer_and_stay_whole():
+    drops, texts = Drops(), Texts()
+    rows = FlatRows(SPAN, drops, texts, limit=3)
+    name = texts.number("x")
+    assert rows.put((1, name, 0, 1, 0))
+    assert not rows.put((1, name, 0, None, 0))
+    assert not rows.put((1, name, 0, 1 << 63, 0))
+    assert not rows.put((1, name, 0))
+    assert rows.put((2, name, 5, 6, 0))
+    assert rows.put((3, name, 7, 8, 0))
+    assert not rows.put((4, name, 9, 9, 0))
+    assert drops.count == 4
+    strings = StringTable()
+    _, columns = rows.columns(rows.take(), strings)
+    assert [row[0] for row in decoded(SPAN, columns, strings)] == [1, 2, 3]
+
+
+def test_texts_are_bounded():
+    texts = Texts(limit=4)
+    numbers = [texts.number(text) for text in ("", "a", "b", "c", "d", "a", "")]
+    assert numbers == [0, 2, 3, 1, 1, 2, 0]
+    strings = StringTable()
+    column = texts.on_wire(array("I", numbers).tobytes(), strings)
+    names = dict(strings.take_fresh())
+    found = [names.get(number, "") for number in array("I", column)]
+    assert found == ["", "a", "b", Texts.OTHER, Texts.OTHER, "a", ""]
+
+
 def test_spans_are_implied_by_other_kinds():
-    drops, strings = Drops(), StringTable()
-    spans, updates = SpanRows(drops), Rows(BY_NAME["step_update"], drops)
-    begins, worker = Rows(BY_NAME["step_begin"], drops), Rows(BY_NAME["worker_step"], drops)
+    drops, strings, texts = Drops(), StringTable(), Texts()
+    spans, updates = SpanRows(drops, texts), FlatRows(BY_NAME["step_update"], drops, texts)
+    begins = FlatRows(BY_NAME["step_begin"], drops, texts)
+    worker = Rows(BY_NAME["worker_step"], drops)
     spans.inherit(updates, "update", "start_ns")
     spans.inherit(begins, "schedule", "sched_start_ns")
     spans.inherit_phases(worker, {1: "execute", 2: "sample"})
-    updates.columns([(4, 11, 100, 110, 0, 0, 0, 0)], strings)
-    begins.columns([(5, 11, 0, 0, 9, 0, 0, 0, 0, 0), (6, 11, 50, 60, 61, 0, 0, 0, 0, 0)], strings)
+    updates.put((4, 11, 100, 110, 0, 0, 0, 0))
+    updates.columns(updates.take(), strings)
+    begins.put((5, 11, 0, 0, 9, 0, 0, 0, 0, 0))
+    begins.put((6, 11, 50, 60, 61, 0, 0, 0, 0, 0))
+    begins.columns(begins.take(), strings)
     worker.columns([(5, 12, 0, 1, 70, 80, 0), (5, 12, 0, 2, 81, 82, 0)], strings)
-    count, columns = spans.columns([(9, "own", 1, 2, 3)], strings)
+    spans.put((9, texts.number("own"), 1, 2, 3))
+    count, columns = spans.columns(spans.take(), strings)
     assert count == 5
     assert decoded(SPAN, columns, strings) == [
         (9, "own", 1, 2, 3),
@@ -134,7 +210,7 @@ def test_spans_are_implied_by_other_kinds():
         (12, "execute", 70, 80, 5),
         (12, "sample", 81, 82, 5),
     ]
-    assert spans.columns([], strings) == (0, ())
+    assert spans.columns(b"", strings) == (0, ())
 
 
 @pytest.mark.parametrize("tokens", [[], [0], [1, 2, 3], [2**32 - 1]])

@@ -21,8 +21,8 @@ from tests.unit.agent_peer import Listener, Peer, wait_until
 QUICK = Pace(tick_s=0.005, connect_s=0.02, orphan_s=0.3)
 
 
-def span(number: int) -> tuple[int | str, ...]:
-    return (1, "work", number, number + 1, 0)
+def put(agent: Agent, number: int) -> None:
+    agent.rows("span").put((1, agent.texts.number("work"), number, number + 1, 0))
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def clog(agent: Agent) -> int:
     n = 0
     while True:
         for _ in range(500):
-            agent.rows("span").put(span(n))
+            put(agent, n)
             n += 1
         time.sleep(0.006)
         stuck = agent.transport.backlog_bytes
@@ -80,7 +80,7 @@ def numbers(peer: Peer) -> list[int]:
 
 def test_says_who_it_is_and_nothing_else_until_started(agent, peer):
     agent.part("engine").works()
-    agent.rows("span").put(span(0))
+    put(agent, 0)
     peer.read_for(0.1)
     assert [batch.kind for batch in peer.batches] == [23]
     (row,) = peer.rows["stream"]
@@ -92,9 +92,9 @@ def test_start_tells_what_is_known_then_what_happens(agent, peer):
     agent.part("engine").works()
     agent.part("queue").lack("half of it")
     agent.fact("model", "tiny")
-    agent.rows("span").put(span(-1))  # from before the start: not part of the session
+    put(agent, -1)  # from before the start: not part of the session
     started(agent, peer)
-    agent.rows("span").put(span(7))
+    put(agent, 7)
     peer.read(lambda: "span" in peer.rows)
     states = {row[1]: (row[2], row[3]) for row in peer.rows["capability"]}
     assert states == {
@@ -111,7 +111,7 @@ def test_start_tells_what_is_known_then_what_happens(agent, peer):
 def test_numbers_have_no_gap_and_rows_keep_their_order(agent, peer):
     started(agent, peer)
     for n in range(20_000):
-        agent.rows("span").put(span(n))
+        put(agent, n)
         if n % 1000 == 0:
             time.sleep(0.001)
     peer.read(lambda: len(numbers(peer)) + agent.drops.count >= 20_000)
@@ -123,14 +123,14 @@ def test_numbers_have_no_gap_and_rows_keep_their_order(agent, peer):
 
 def test_stop_sends_what_is_there_and_start_begins_anew(agent, peer):
     started(agent, peer)
-    agent.rows("span").put(span(1))
+    put(agent, 1)
     peer.tell(Stop())
     wait_until(lambda: not agent.on)
     peer.read(lambda: numbers(peer) == [1])
-    agent.rows("span").put(span(2))
+    put(agent, 2)
     peer.read_for(0.05)
     started(agent, peer)
-    agent.rows("span").put(span(3))
+    put(agent, 3)
     peer.read(lambda: len(numbers(peer)) == 2)
     assert numbers(peer) == [1, 3]
 
@@ -149,7 +149,7 @@ def test_a_hung_daemon_costs_rows_not_memory_nor_time(agent, peer):
     total = 400_000
     for n in range(total):
         before = time.perf_counter()
-        agent.rows("span").put(span(n))
+        put(agent, n)
         longest = max(longest, time.perf_counter() - before)
         if n % 5000 == 0:
             time.sleep(0.002)
@@ -157,7 +157,7 @@ def test_a_hung_daemon_costs_rows_not_memory_nor_time(agent, peer):
     assert agent.transport.backlog_bytes < 8 << 20
     assert agent.drops.count > 0
     peer.read(lambda: len(numbers(peer)) + agent.drops.count >= total, timeout_s=30)
-    agent.rows("span").put(span(total))
+    put(agent, total)
     peer.read(lambda: numbers(peer)[-1] == total)
     assert peer.reader.drops == agent.drops.count
     assert len(numbers(peer)) + agent.drops.count == total + 1
@@ -166,10 +166,10 @@ def test_a_hung_daemon_costs_rows_not_memory_nor_time(agent, peer):
 def test_numbers_continue_over_a_restart_and_strings_are_stated_again(agent, listener):
     agent.transport.run()
     first = started(agent, listener.accept())
-    agent.rows("span").put(span(1))
+    put(agent, 1)
     first.read(lambda: numbers(first) == [1])
     first.close()
-    agent.rows("span").put(span(2))
+    put(agent, 2)
     wait_until(lambda: not agent.transport.connected)
     second = listener.accept(StreamReader())  # a new daemon knows no strings
     second.tell(Start("s"))
@@ -194,7 +194,7 @@ def test_a_frame_cut_by_a_lost_connection_is_sent_again_whole(agent, listener):
     first.close()
     second = listener.accept(first.reader)  # the same daemon, a new connection
     second.tell(Start("s"))
-    agent.rows("span").put(span(n))
+    put(agent, n)
     second.read(lambda: n in numbers(second))
     # What the kernel had taken and nobody read is missing, and said to be; nothing is damaged,
     # nothing comes twice, and the frame that was cut is there.
@@ -214,7 +214,7 @@ def test_without_a_daemon_it_goes_dormant(agent, listener):
     peer = started(agent, listener.accept())
     listener.close()
     peer.close()
-    agent.rows("span").put(span(1))
+    put(agent, 1)
     assert agent.on
     wait_until(lambda: not agent.on)
     assert len(agent.rows("span")) == 0
@@ -247,7 +247,7 @@ def test_a_closing_socket_never_raises_into_the_thread(agent, listener):
     for _ in range(5):
         peer = started(agent, listener.accept())
         for n in range(3000):
-            agent.rows("span").put(span(n))
+            put(agent, n)
         peer.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
         peer.close()
         wait_until(lambda: not agent.transport.connected)
@@ -260,7 +260,7 @@ def test_flush_does_not_wait_for_the_next_tick(path, listener):
     agent.transport.run()
     peer = started(agent, listener.accept())
     peer.read(lambda: "thread" in peer.rows)
-    agent.rows("span").put(span(5))
+    put(agent, 5)
     agent.transport.flush(5.0)
     peer.read(lambda: numbers(peer) == [5])
     agent.transport.close()
@@ -281,7 +281,7 @@ def test_flush_gives_up_on_a_hung_daemon(path, listener):
 def test_a_forked_child_has_its_own_stream_and_leaves_the_parents_alone(agent, listener):
     agent.transport.run()
     parent = started(agent, listener.accept())
-    agent.rows("span").put(span(1))
+    put(agent, 1)
     parent.read(lambda: numbers(parent) == [1])
     os.register_at_fork(after_in_child=agent.reborn)
     child = os.fork()
@@ -296,7 +296,7 @@ def test_a_forked_child_has_its_own_stream_and_leaves_the_parents_alone(agent, l
         other.read(lambda: "thread" in other.rows and other.rows["stream"][-1][4] == "worker")
         assert other.rows["stream"][0][1] == child
         assert other.reader.last_seq < 20
-        agent.rows("span").put(span(2))
+        put(agent, 2)
         parent.read(lambda: numbers(parent) == [1, 2])
         other.close()
     finally:

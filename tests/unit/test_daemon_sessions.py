@@ -88,6 +88,7 @@ def test_files_are_not_for_everybody(yard: Yard) -> None:
     daemon = yard.daemon().start()
     _, session = attached(yard, daemon)
     place = daemon.session_dir(session)
+    assert stat.S_IMODE(place.parent.stat().st_mode) == 0o700
     assert stat.S_IMODE(place.stat().st_mode) == 0o750
     modes = {stat.S_IMODE(path.stat().st_mode) for path in place.iterdir()}
     assert modes == {0o640}

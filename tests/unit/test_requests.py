@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -233,3 +234,24 @@ def test_an_exchange_that_never_reached_the_engine_is_a_request_too() -> None:
     got = Run.of(r.capture()).request("bad-1")
     assert (got.status, got.wall_ns, got.tokens_out) == ("failed: HTTP 400", 400 * US, None)
     assert tiles(got.segments, got.arrival_ns, got.end_ns)
+
+
+def test_an_exchange_whose_link_was_lost_is_found_by_the_id_the_client_sent() -> None:
+    r = recording()
+    capture = r.capture()
+    rows = capture.table("request")
+    lost = rows.select(rows["anchor"] != Anchor.LINKED)
+    capture = replace(capture, _tables={**capture._tables, "request": lost})
+    run = Run.of(capture)
+    assert len(run.requests()) == 1
+    assert run.request("x-1").wall_ns == report(recording()).wall_ns
+
+
+def test_rows_stated_twice_count_once() -> None:
+    r = recording()
+    for rowset in (1, 2):
+        scheduled, computed = (10, 0) if rowset == 1 else (1, 10)
+        r.add("step_rows", 4, rowset=rowset, row=0, request="x-1-0-ab", scheduled=scheduled,
+              computed=computed, prompt=10, must_sample=1)  # fmt: skip
+    assert report(r).phases == report(recording()).phases
+    assert report(r).ledger == report(recording()).ledger

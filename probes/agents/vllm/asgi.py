@@ -141,7 +141,9 @@ class _Exchange:
         self._part = part
         self._number = number
         self._put = agent.rows("request").put
+        self._flat = agent.rows("request.flat").put
         self._spans = agent.rows("span").put
+        self._name = agent.texts.number("http")
         self._status = 0
         self._ended = False
         external = _header(scope, b"x-request-id")
@@ -154,7 +156,7 @@ class _Exchange:
 
     def slice(self, start: int, end: int) -> None:
         """The event loop ran this exchange's code from ``start`` to ``end``."""
-        self._spans((threading.get_native_id(), "http", start, end, 0))
+        self._spans((threading.get_native_id(), self._name, start, end, 0))
 
     async def run(self, app: Callable[..., Any], scope: Any, receive: Any, send: Any) -> Any:
         number, name = EXCHANGE.set(self._number), _NAME.set("http")
@@ -179,7 +181,7 @@ class _Exchange:
         return receive_
 
     def _sending(self, send: Any) -> Any:
-        put, number = self._put, self._number
+        put, number = self._flat, self._number
         now, tid = time.monotonic_ns, threading.get_native_id
 
         async def send_(message: Any) -> None:
@@ -190,14 +192,14 @@ class _Exchange:
             size = len(message.get("body", b""))
             thread = tid()
             if size:
-                put(("", number, _CHUNK_START, now(), thread, size, None))
+                put((0, number, _CHUNK_START, now(), thread, size, 0))
             await send(message)
             end = now()
             if size:
-                put(("", number, _CHUNK_END, end, thread, size, None))
+                put((0, number, _CHUNK_END, end, thread, size, 0))
             if not message.get("more_body", False) and not self._ended:
                 self._ended = True
-                put(("", number, _LAST_BYTE, end, thread, self._status, None))
+                put((0, number, _LAST_BYTE, end, thread, self._status, 0))
 
         return send_
 
@@ -278,10 +280,10 @@ def time_tasks(agent: Agent, loop: asyncio.AbstractEventLoop) -> None:
     def report_as(name: str) -> Callable[[int, int], None]:
         found = reports.get(name)
         if found is None:
-            tid = threading.get_native_id
+            tid, number = threading.get_native_id, agent.texts.number(name)
 
             def found(start: int, end: int) -> None:
-                put((tid(), name, start, end, 0))
+                put((tid(), number, start, end, 0))
 
             reports[name] = found
         return found

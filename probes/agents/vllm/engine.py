@@ -151,6 +151,7 @@ class Steps:
         "_samples",
         "_scheduler",
         "_span",
+        "_texts",
         "_tid",
         "_update",
         "turned",
@@ -167,6 +168,7 @@ class Steps:
         self._end = agent.rows("step_end").put
         self._update = agent.rows("step_update").put
         self._span = agent.rows("span").put
+        self._texts = agent.texts
         requests = agent.part(PART_REQUESTS)
         first_seen = partial(prefix_hit, requests, agent.rows("request").put)
         self._rowsets = StepRowsets(agent, lambda: scheduler.requests, first_seen)
@@ -186,7 +188,7 @@ class Steps:
         """A step ended; a second end of the same step is none."""
         if self._open.pop(step, self) is self:
             return
-        status, text = (_OK, None) if error is None else (_ERROR, _text(error))
+        status, text = (_OK, 0) if error is None else (_ERROR, self._texts.number(_text(error)))
         self._end((step, get_native_id(), when, status, text))
 
     def _done(self, step: int, future: Any) -> None:
@@ -222,6 +224,7 @@ class Steps:
 
     def _execute_model(self, original: Callable[..., Any]) -> Callable[..., Any]:
         part, now, span, begin = self._part, time.monotonic_ns, self._span, self._begin_step
+        name = self._texts.number("execute")
 
         def execute_model(*args: Any, **kwargs: Any) -> Any:
             if not part.on:
@@ -236,7 +239,7 @@ class Steps:
             except BaseException as error:
                 self.end(step, now(), error)
                 raise
-            span((self._tid, "execute", start, now(), step))
+            span((self._tid, name, start, now(), step))
             if not self._samples:
                 self._follow(step, result)
             return result
@@ -245,7 +248,7 @@ class Steps:
 
     def _sample_tokens(self, original: Callable[..., Any]) -> Callable[..., Any]:
         part, now, span, put_end = self._part, time.monotonic_ns, self._span, self._end
-        still_open = self._open
+        still_open, name = self._open, self._texts.number("sample")
 
         def sample_tokens(*args: Any, **kwargs: Any) -> Any:
             if not part.on:
@@ -257,12 +260,12 @@ class Steps:
                 self.end(step, now(), error)
                 raise
             end = now()
-            span((self._tid, "sample", start, end, step))
+            span((self._tid, name, start, end, step))
             if hasattr(result, "add_done_callback"):
                 self._follow(step, result)
             elif step in still_open:
                 del still_open[step]
-                put_end((step, self._tid, end, _OK, None))
+                put_end((step, self._tid, end, _OK, 0))
             return result
 
         return sample_tokens

@@ -78,9 +78,9 @@ class _Clients:
     """
 
     def __init__(self, agent: Agent) -> None:
+        self._agent = agent
         self._part = agent.part(PART_FRONTEND)
         self._put = agent.rows("request").put
-        self._span = agent.rows("span").put
 
     def install(self, module: ModuleType) -> None:
         """Hook each client class that defines its own way of adding requests."""
@@ -89,7 +89,7 @@ class _Clients:
             wrap(getattr(module, name), "_send_input_message", self._sending)
         for name in ("SyncMPClient", "InprocClient"):
             wrap(getattr(module, name), "add_request", self._direct)
-        send = partial(spanning, self._part, self._span, "send")
+        send = partial(spanning, self._agent, self._part, "send")
         wrap(module.SyncMPClient, "_send_input", send)
 
     def _sent(self, request: Any, when: int) -> None:
@@ -113,7 +113,8 @@ class _Clients:
         return add_request_async
 
     def _sending(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        part, now, span = self._part, time.monotonic_ns, self._span
+        part, now, span = self._part, time.monotonic_ns, self._agent.rows("span").put
+        name = self._agent.texts.number("send")
 
         def send(client: Any, *args: Any, **kwargs: Any) -> Any:
             if not part.on:
@@ -123,7 +124,7 @@ class _Clients:
             try:
                 return original(client, *args, **kwargs)
             finally:
-                span((get_native_id(), "send", start, now(), 0))
+                span((get_native_id(), name, start, now(), 0))
 
         return send
 

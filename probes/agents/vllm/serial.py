@@ -23,17 +23,17 @@ def install(agent: Agent, module: ModuleType) -> None:
     part = agent.part(PART_SERIAL)
     if not checked(part, module):
         return
-    put = agent.rows("span").put
     for name in ("encode", "encode_into"):
-        wrap(module.MsgpackEncoder, name, partial(spanning, part, put, "serialise"))
-    wrap(module.MsgpackDecoder, "decode", partial(spanning, part, put, "deserialise"))
+        wrap(module.MsgpackEncoder, name, partial(spanning, agent, part, "serialise"))
+    wrap(module.MsgpackDecoder, "decode", partial(spanning, agent, part, "deserialise"))
     part.works()
 
 
 def spanning(
-    part: Part, put: Callable[..., Any], name: str, original: Callable[..., Any]
+    agent: Agent, part: Part, name: str, original: Callable[..., Any]
 ) -> Callable[..., Any]:
     """A method that is a span of that name on the thread that calls it."""
+    put, number = agent.rows("span").put, agent.texts.number(name)
     now, tid = time.monotonic_ns, threading.get_native_id
 
     def spanned(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -43,6 +43,6 @@ def spanning(
         try:
             return original(self, *args, **kwargs)
         finally:
-            put((tid(), name, start, now(), 0))
+            put((tid(), number, start, now(), 0))
 
     return spanned

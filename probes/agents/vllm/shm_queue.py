@@ -62,6 +62,7 @@ def install(agent: Agent, module: ModuleType) -> None:
     hooks = _Hooks(agent)
     queue._gpucorrelate_seq = 0
     queue._gpucorrelate_times = None
+    queue._gpucorrelate_name = 0
     wrap(queue, "acquire_write", hooks.acquiring)
     wrap(queue, "acquire_read", hooks.acquiring)
     wrap(queue, "enqueue", hooks.enqueueing)
@@ -73,6 +74,8 @@ class _Hooks:
         self._part = agent.part(PART_QUEUE)
         self._put = agent.rows("queue_msg").put
         self._span = agent.rows("span").put
+        self._texts = agent.texts
+        self._serialise = agent.texts.number("serialise")
         self._seen_missed = False
 
     def acquiring(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -129,10 +132,9 @@ class _Hooks:
             acquiring, acquired, done = queue._gpucorrelate_times
             queue._gpucorrelate_times = None
             tid = get_native_id()
-            self._span((tid, "serialise", start, acquiring, 0))
-            name = queue.buffer.shared_memory.name
+            self._span((tid, self._serialise, start, acquiring, 0))
+            name = queue._gpucorrelate_name or self._name(queue)
             self._put((tid, name, _WRITE, 0, seq, acquiring, acquired, done))
-            self._part.works()
         except Exception as error:  # noqa: BLE001
             self._part.fault(error)
 
@@ -143,11 +145,15 @@ class _Hooks:
             end = time.monotonic_ns()
             acquiring, acquired, _ = queue._gpucorrelate_times
             queue._gpucorrelate_times = None
-            name, reader = queue.buffer.shared_memory.name, queue.local_reader_rank
+            name, reader = queue._gpucorrelate_name or self._name(queue), queue.local_reader_rank
             self._put((get_native_id(), name, _READ, reader, seq, acquiring, acquired, end))
-            self._part.works()
         except Exception as error:  # noqa: BLE001
             self._part.fault(error)
+
+    def _name(self, queue: Any) -> int:
+        queue._gpucorrelate_name = number = self._texts.number(queue.buffer.shared_memory.name)
+        self._part.works()
+        return number
 
     def _missed(self, queue: Any) -> None:
         """The queue had moved before it was hooked: its numbers would not agree."""

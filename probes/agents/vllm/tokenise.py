@@ -31,20 +31,19 @@ _MAX_DEPTH = 3
 def install(agent: Agent, module: ModuleType) -> None:
     """Hook the renderer, or in releases before it the input processor."""
     part = agent.part(PART_TOKENISE)
-    span = agent.rows("span").put
     if module.__name__ == RENDERER:
         if checked(part, module):
             owner = module.BaseRenderer
             wrap(owner, "render_cmpl_async", partial(_rendering, agent))
             wrap(owner, "render_chat_async", partial(_rendering, agent))
-            wrap(owner, "_tokenize_prompt", partial(spanning, part, span, "tokenise"))
+            wrap(owner, "_tokenize_prompt", partial(spanning, agent, part, "tokenise"))
             part.works()
         return
     needs = [need for need in TOKENISE_OLD_NEEDS if need.module == module.__name__]
     if checked(part, module, needs):
         for need in needs:
             owner = getattr(module, need.owner)
-            wrap(owner, need.name, partial(spanning, part, span, "parse"))
+            wrap(owner, need.name, partial(spanning, agent, part, "parse"))
 
 
 def _rendering(agent: Agent, original: Callable[..., Any]) -> Callable[..., Any]:
