@@ -252,7 +252,9 @@ class Describer:
             return Cause("holds the interpreter lock for which waits", waiter)
         if ekind == _EVIDENCE_QUEUE:
             if category is Category.UNEXPLAINED:
-                return Cause("polling a queue; the write was not recorded")
+                slot = bool(self._s.reads.slot[evidence])
+                why = "for a free slot" if slot else "; the write was not recorded"
+                return Cause(f"polling a queue {why}".replace(" ;", ";"))
             return Cause("message from", self.actor(related))
         if ekind == _EVIDENCE_FAULT:
             return self._fault_cause(evidence)

@@ -53,8 +53,9 @@ SEND_SYSCALLS = (1, 44, 46, 20, 307)
 #: Waits on the interpreter lock closer than this belong to one attempt to take it.
 GIL_CHAIN_GAP_NS = 200_000
 
-#: A read that found its message within this time did not wait.
+#: A read that found its message within this time did not wait; a write its slot.
 SHORT_READ_NS = 1_000
+SLOT_WAIT_NS = 20_000
 
 #: Faults closer than this belong to one run; shorter than that they are not cut out alone.
 FAULT_GAP_NS = 5_000
@@ -131,6 +132,7 @@ class QueueReads:
     peer: I32
     queue: I64
     seq: I64
+    slot: Mask  # not a read but a write that waited for a free slot
     unjoined: int  # reads whose write was not recorded
 
 
@@ -422,7 +424,8 @@ def _reads(capture: Capture, threads: Threads) -> QueueReads:
     is_read = messages["op"] == QueueOp.READ
     writes = messages.select(messages["op"] == QueueOp.WRITE)
     waited = messages["ready_ns"] - messages["start_ns"] > SHORT_READ_NS
-    reads = messages.select(is_read & waited)
+    full = messages["ready_ns"] - messages["start_ns"] > SLOT_WAIT_NS
+    reads = messages.select(np.where(is_read, waited, full))
     thread = threads.index(reads["tid"])
     order = np.lexsort((reads["start_ns"], thread))
     order = order[thread[order] >= 0]
@@ -434,6 +437,8 @@ def _reads(capture: Capture, threads: Threads) -> QueueReads:
     inside = at < len(w_order)
     at = w_order[np.minimum(at, max(0, len(w_order) - 1))] if len(w_order) else at
     found = inside & (w_key[at] == r_key) if len(w_order) else np.zeros(len(reads), bool)
+    slot = reads["op"] == QueueOp.WRITE
+    found &= ~slot
     sent, peer = _i64(reads["ready_ns"]), np.full(len(reads), -1, np.int32)
     if len(w_order):
         visible = np.minimum(writes["end_ns"][at], reads["ready_ns"])
@@ -451,7 +456,8 @@ def _reads(capture: Capture, threads: Threads) -> QueueReads:
         np.ascontiguousarray(peer),
         _i64(reads["queue"]),
         _i64(reads["seq"]),
-        int((peer < 0).sum()),
+        slot,
+        int(((peer < 0) & ~slot).sum()),
     )
 
 

@@ -195,7 +195,11 @@ class Texts:
         numbers = array("I", column)
         if sys.byteorder == "big":
             numbers.byteswap()
-        ids = {number: strings.id(self._texts[number]) for number in set(numbers)}
+        texts = self._texts
+        ids = {
+            number: strings.id(texts[number] if number < len(texts) else self.OTHER)
+            for number in set(numbers)
+        }
         return packed("I", list(map(ids.__getitem__, numbers)))
 
 

@@ -8,7 +8,15 @@ from array import array
 
 import pytest
 
-from gpucorrelate.probes.agents.buffers import Drops, FlatRows, Row, Rows, RowsetRows, Texts
+from gpucorrelate.probes.agents.buffers import (
+    Buffer,
+    Drops,
+    FlatRows,
+    Row,
+    Rows,
+    RowsetRows,
+    Texts,
+)
 from gpucorrelate.probes.agents.spans import SpanRows
 from gpucorrelate.probes.agents.vllm.requests import token_hash
 from gpucorrelate.probes.wire.frame import StringTable
@@ -40,7 +48,7 @@ def test_a_full_buffer_refuses_and_counts():
 def test_every_row_is_taken_or_counted_while_threads_put(flat):
     drops, texts = Drops(), Texts()
     kind = BY_NAME["outputs"]  # integers alone
-    rows = FlatRows(kind, drops, texts, 500) if flat else Rows(kind, drops, 500)
+    rows: Buffer = FlatRows(kind, drops, texts, 500) if flat else Rows(kind, drops, 500)
     writers, each = 4, 20_000
     start = threading.Barrier(writers + 1)
 

@@ -180,6 +180,17 @@ def test_a_poll_without_its_write_is_unexplained_never_cpu() -> None:
     ]
 
 
+def test_a_writer_that_waits_for_a_slot_is_unexplained_never_cpu() -> None:
+    r = three().wait(CORE, 1, 10)
+    r.add("queue_msg", 4, tid=CORE, queue="q", op=QueueOp.WRITE, seq=9, start_ns=30_000,
+          ready_ns=60_000, end_ns=61_000)  # fmt: skip
+    assert walked(r, CORE, 20_000, 70_000) == [
+        (20_000, 30_000, "cpu", CORE),
+        (30_000, 60_000, "unexplained", CORE),
+        (60_000, 70_000, "cpu", CORE),
+    ]
+
+
 def test_an_untraced_waker_ends_the_walk_with_its_own_kind() -> None:
     r = two().wait(API, 100, 500, waker=999, waker_tgid=999, wake=450)
     assert walked(r, API, 50, 600) == [
