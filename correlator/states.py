@@ -55,7 +55,7 @@ GIL_CHAIN_GAP_NS = 200_000
 
 #: A read that found its message within this time did not wait; a write its slot.
 SHORT_READ_NS = 1_000
-SLOT_WAIT_NS = 20_000
+SLOT_WAIT_NS = 50_000
 
 #: Faults closer than this belong to one run; shorter than that they are not cut out alone.
 FAULT_GAP_NS = 5_000

@@ -539,6 +539,11 @@ static int in_queue_read(struct walker *w, int64_t q, int64_t i, int64_t floor)
 	int32_t writer = m->q_peer[q];
 
 	if (writer < 0) {
+		/* who it polls for is unknown; its own waits in between still say what they say */
+		if (i >= m->w_off[w->tid] && w->t <= m->w_end[i])
+			return 0;
+		if (i >= m->w_off[w->tid])
+			start = max64(start, m->w_end[i]);
 		take(w, C_UNEXPLAINED, max64(start, floor), -1, E_QUEUE, q);
 		return 1;
 	}

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 Row = tuple["int | str | None", ...]
 
-#: Rows a kind may hold before new ones are refused. At 50 streams the busiest kind makes some
-#: thousands of rows a second, so this is seconds of a daemon that does not read.
-DEFAULT_LIMIT = 16_384
+#: Rows a kind may hold before new ones are refused. At 50 streams the busiest kind makes about
+#: ten thousand rows a second, so this is seconds of a daemon that does not read.
+DEFAULT_LIMIT = 32_768
 #: Rows of rowsets are small but many: a changing batch of 256 requests states 256 a step.
 ROWSET_LIMIT = 65_536
 

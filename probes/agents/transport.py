@@ -91,7 +91,7 @@ class Pace:
         orphan_s: Without a daemon for this long, a started agent goes dormant.
     """
 
-    tick_s: float = 0.1
+    tick_s: float = 0.2
     connect_s: float = 1.0
     orphan_s: float = 120.0
 

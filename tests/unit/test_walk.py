@@ -183,11 +183,11 @@ def test_a_poll_without_its_write_is_unexplained_never_cpu() -> None:
 def test_a_writer_that_waits_for_a_slot_is_unexplained_never_cpu() -> None:
     r = three().wait(CORE, 1, 10)
     r.add("queue_msg", 4, tid=CORE, queue="q", op=QueueOp.WRITE, seq=9, start_ns=30_000,
-          ready_ns=60_000, end_ns=61_000)  # fmt: skip
-    assert walked(r, CORE, 20_000, 70_000) == [
+          ready_ns=90_000, end_ns=91_000)  # fmt: skip
+    assert walked(r, CORE, 20_000, 95_000) == [
         (20_000, 30_000, "cpu", CORE),
-        (30_000, 60_000, "unexplained", CORE),
-        (60_000, 70_000, "cpu", CORE),
+        (30_000, 90_000, "unexplained", CORE),
+        (90_000, 95_000, "cpu", CORE),
     ]
 
 

@@ -147,6 +147,7 @@ class Steps:
         "_number",
         "_open",
         "_part",
+        "_rowset_of",
         "_rowsets",
         "_samples",
         "_scheduler",
@@ -172,6 +173,7 @@ class Steps:
         requests = agent.part(PART_REQUESTS)
         first_seen = partial(prefix_hit, requests, agent.rows("request").put)
         self._rowsets = StepRowsets(agent, lambda: scheduler.requests, first_seen)
+        self._rowset_of = self._rowsets.of_step
         self._samples = hasattr(executor, "sample_tokens")
         scheduler.update_from_output = self._update_from_output(scheduler.update_from_output)
         executor.execute_model = self._execute_model(executor.execute_model)
@@ -203,28 +205,17 @@ class Steps:
         self._number = step = self._number + 1
         self._tid = tid = get_native_id()
         output._gpucorrelate_step = step
-        rowset, age = self._rowsets.of_step(step, output)
+        rowset, age = self._rowset_of(step, output)
         self._open[step] = None
         turned, self.turned = self.turned, 0
-        self._begin(
-            (
-                step,
-                tid,
-                turned,
-                start if turned else 0,
-                start,
-                rowset,
-                age,
-                len(output.num_scheduled_tokens),
-                output.total_num_scheduled_tokens,
-                len(self._scheduler.waiting),
-            )
-        )
+        scheduled, rows = start if turned else 0, len(output.num_scheduled_tokens)
+        tokens, waiting = output.total_num_scheduled_tokens, len(self._scheduler.waiting)
+        self._begin((step, tid, turned, scheduled, start, rowset, age, rows, tokens, waiting))
         return step
 
     def _execute_model(self, original: Callable[..., Any]) -> Callable[..., Any]:
         part, now, span, begin = self._part, time.monotonic_ns, self._span, self._begin_step
-        name = self._texts.number("execute")
+        name, samples = self._texts.number("execute"), self._samples
 
         def execute_model(*args: Any, **kwargs: Any) -> Any:
             if not part.on:
@@ -240,7 +231,7 @@ class Steps:
                 self.end(step, now(), error)
                 raise
             span((self._tid, name, start, now(), step))
-            if not self._samples:
+            if not samples:
                 self._follow(step, result)
             return result
 

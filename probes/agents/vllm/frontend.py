@@ -7,7 +7,7 @@ import time
 from contextvars import ContextVar
 from functools import partial
 from threading import get_native_id
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 from gpucorrelate.probes.agents.vllm import asgi
 from gpucorrelate.probes.agents.vllm.contract import CLIENT, OUTPUTS, PART_FRONTEND
@@ -30,10 +30,6 @@ _LINKED = int(Anchor.LINKED)
 _FRONTEND = int(TokenPlace.FRONTEND)
 #: Output states remembered for requests whose end has not been seen.
 _MAX_STATES = 8192
-#: Outputs, their stamp, rowset and tokens, and how many requests were alive before the call;
-#: None: they could not be looked at.
-_Given = Optional[tuple["Sequence[Any]", float, int, int, int]]  # noqa: UP045
-
 #: When the current task last began to write to the engine's socket.
 _SENT_AT: ContextVar[int] = ContextVar("gpucorrelate_sent_at", default=0)
 
@@ -207,45 +203,43 @@ class _Outputs:
         return abort_requests
 
     def _processing(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        part, now, before, after = self._part, time.monotonic_ns, self._before, self._after
+        part, now, put = self._part, time.monotonic_ns, self._rows
+        rowset_of, ended = self._rowsets.of_outputs, self._ended
 
         def process_outputs(processor: Any, *args: Any, **kwargs: Any) -> Any:
             if not part.on:
                 return original(processor, *args, **kwargs)
-            # Looked at before the call, because it may trim the outputs it is given.
-            given = before(processor, args, kwargs)
+            alive = -1
+            try:
+                # Before the call, because it may trim the outputs it is given.
+                outputs = args[0] if args else kwargs["engine_core_outputs"]
+                stamp = args[1] if len(args) > 1 else kwargs.get("engine_core_timestamp")
+                rowset, tokens = rowset_of(outputs)
+                alive = len(processor.request_states)
+            except Exception as error:  # noqa: BLE001
+                part.fault(error)
             start = now()
             result = original(processor, *args, **kwargs)
-            if given is not None:
-                after(processor, start, now(), given, result)
+            if alive >= 0:
+                end = now()
+                try:
+                    put((get_native_id(), start, end, int((stamp or 0) * 1e9), rowset, tokens))
+                    if len(processor.request_states) != alive:
+                        ended(outputs, result, end)
+                except Exception as error:  # noqa: BLE001
+                    part.fault(error)
             return result
 
         return process_outputs
 
-    def _before(self, processor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Given:
-        try:
-            outputs = args[0] if args else kwargs["engine_core_outputs"]
-            stamp = args[1] if len(args) > 1 else kwargs.get("engine_core_timestamp")
-            rowset, tokens = self._rowsets.of_outputs(outputs)
-            return outputs, stamp or 0.0, rowset, tokens, len(processor.request_states)
-        except Exception as error:  # noqa: BLE001
-            self._part.fault(error)
-            return None
-
-    def _after(self, processor: Any, start: int, end: int, given: _Given, result: Any) -> None:
-        try:
-            outputs, stamp, rowset, tokens, states = given or ((), 0.0, 0, 0, 0)
-            self._rows((get_native_id(), start, end, int(stamp * 1e9), rowset, tokens))
-            if len(processor.request_states) == states:
-                return
-            for out in outputs:
-                if out.finish_reason is not None:
-                    self._finished(out.request_id, str(out.finish_reason), end)
-            # Ended here by a stop string; the engine is told to abort them.
-            for name in getattr(result, "reqs_to_abort", None) or ():
-                self._finished(name, "stop", end)
-        except Exception as error:  # noqa: BLE001
-            self._part.fault(error)
+    def _ended(self, outputs: Sequence[Any], result: Any, now: int) -> None:
+        """Requests ended with these outputs: tell what each has produced."""
+        for out in outputs:
+            if out.finish_reason is not None:
+                self._finished(out.request_id, str(out.finish_reason), now)
+        # Ended here by a stop string; the engine is told to abort them.
+        for name in getattr(result, "reqs_to_abort", None) or ():
+            self._finished(name, "stop", now)
 
     def _finished(self, name: str, reason: str, now: int) -> None:
         state = self._states.pop(name, None)

@@ -25,13 +25,13 @@ _EXECUTE, _SAMPLE = int(WorkerPhase.EXECUTE), int(WorkerPhase.SAMPLE)
 class _Runner:
     """What is remembered of one model runner."""
 
-    __slots__ = ("direct", "rank", "rowset", "rowsets", "step")
+    __slots__ = ("direct", "rank", "rowset", "rowset_of", "step")
 
     def __init__(self, agent: Agent, runner: Any) -> None:
         agent.role("worker")
         self.rank = int(getattr(getattr(runner, "parallel_config", None), "rank", 0) or 0)
         agent.rank(self.rank)
-        self.rowsets = ListRowsets(agent)
+        self.rowset_of = ListRowsets(agent).of
         self.rowset = 0
         self.step = 0
         # Whether the batch is where the first model runner keeps it.
@@ -66,7 +66,7 @@ class _Calls:
         self._put = agent.rows("worker_step").put
 
     def executing(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        part, now = self._part, time.monotonic_ns
+        part, now, put, attach = self._part, time.monotonic_ns, self._put, self._attach
 
         def execute_model(runner: Any, *args: Any, **kwargs: Any) -> Any:
             if not part.on or (kwargs and kwargs.get("dummy_run")):
@@ -75,12 +75,20 @@ class _Calls:
             try:
                 return original(runner, *args, **kwargs)
             finally:
-                self._executed(runner, args, kwargs, start, now())
+                try:
+                    end, state = now(), runner._gpucorrelate_runner or attach(runner)
+                    output = args[0] if args else kwargs["scheduler_output"]
+                    state.step = step = getattr(output, STEP, 0)
+                    ids = runner.input_batch.req_ids if state.direct else packed_ids(runner)
+                    state.rowset = rowset = state.rowset_of(ids)
+                    put((step, get_native_id(), state.rank, _EXECUTE, start, end, rowset))
+                except Exception as error:  # noqa: BLE001
+                    part.fault(error)
 
         return execute_model
 
     def sampling(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        part, now = self._part, time.monotonic_ns
+        part, now, put, attach = self._part, time.monotonic_ns, self._put, self._attach
 
         def sample_tokens(runner: Any, *args: Any, **kwargs: Any) -> Any:
             if not part.on:
@@ -89,29 +97,14 @@ class _Calls:
             try:
                 return original(runner, *args, **kwargs)
             finally:
-                self._sampled(runner, start, now())
+                try:
+                    end, state = now(), runner._gpucorrelate_runner or attach(runner)
+                    tid, rowset = get_native_id(), state.rowset
+                    put((state.step, tid, state.rank, _SAMPLE, start, end, rowset))
+                except Exception as error:  # noqa: BLE001
+                    part.fault(error)
 
         return sample_tokens
-
-    def _executed(
-        self, runner: Any, args: tuple[Any, ...], kwargs: dict[str, Any], start: int, end: int
-    ) -> None:
-        try:
-            state = runner._gpucorrelate_runner or self._attach(runner)
-            state.step = step = getattr(args[0] if args else kwargs["scheduler_output"], STEP, 0)
-            ids = runner.input_batch.req_ids if state.direct else packed_ids(runner)
-            state.rowset = rowset = state.rowsets.of(ids)
-            self._put((step, get_native_id(), state.rank, _EXECUTE, start, end, rowset))
-        except Exception as error:  # noqa: BLE001
-            self._part.fault(error)
-
-    def _sampled(self, runner: Any, start: int, end: int) -> None:
-        try:
-            state = runner._gpucorrelate_runner or self._attach(runner)
-            tid = get_native_id()
-            self._put((state.step, tid, state.rank, _SAMPLE, start, end, state.rowset))
-        except Exception as error:  # noqa: BLE001
-            self._part.fault(error)
 
     def _attach(self, runner: Any) -> _Runner:
         state = runner._gpucorrelate_runner = _Runner(self._agent, runner)
