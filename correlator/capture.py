@@ -76,7 +76,7 @@ class Intake:
     dropped: int = 0  # rows the producers say they dropped
     unknown_kinds: int = 0  # batches of kinds this version does not know
     damage: tuple[Damage, ...] = ()
-    dropped_by: tuple[tuple[int, int], ...] = ()  # stream -> rows dropped
+    gaps: tuple[tuple[int, int, int], ...] = ()  # stream, last moment before, first one after
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,8 @@ class _Builder:
         self.local: dict[int, dict[int, int]] = defaultdict(dict)
         self.damage: list[Damage] = []
         self.counts: Counter[str] = Counter()
+        self.last: dict[int, Batch] = {}
+        self.gaps: list[tuple[int, int, int]] = []
 
     def take(self, items: Iterable[Batch | Damage]) -> _Builder:
         for item in items:
@@ -132,8 +134,14 @@ class _Builder:
 
     def _batch(self, batch: Batch) -> None:
         self.counts["batches"] += 1
-        if not self.readers[batch.stream].accept(batch)[0]:
+        fresh, missing, _ = self.readers[batch.stream].accept(batch)
+        if not fresh:
             return
+        before = self.last.get(batch.stream)
+        if missing and before is not None:
+            self.gaps.append((batch.stream, _moments(before)[1], _moments(batch)[0]))
+        if batch.count:
+            self.last[batch.stream] = batch
         if batch.strings:
             # A reused id gets a new map, so that rows already taken keep their old text.
             mapping = self.local[batch.stream]
@@ -168,7 +176,7 @@ class _Builder:
             dropped=sum(reader.drops for reader in self.readers.values()),
             unknown_kinds=self.counts["unknown"],
             damage=tuple(self.damage),
-            dropped_by=tuple((n, reader.drops) for n, reader in self.readers.items()),
+            gaps=tuple(self.gaps),
         )
         return Capture(strings, tuple(infos.values()), intake, tables)
 
@@ -194,6 +202,20 @@ class _Builder:
             name = column.name if column.name != "stream" else "stream_"
             columns[name] = np.concatenate(arrays) if arrays else np.zeros(0, dtype)
         return Table(kind, columns)
+
+
+def _moments(batch: Batch) -> tuple[int, int]:
+    """First and last moment that a batch speaks of; zeros if it has no times."""
+    if not batch.known:
+        return 0, 0
+    times = [
+        np.frombuffer(data, "<i8")
+        for column, data in zip(BY_ID[batch.kind].columns, batch.columns, strict=True)
+        if column.ctype == "i64" and data
+    ]
+    moments = np.concatenate(times) if times else np.zeros(0, np.int64)
+    moments = moments[moments > 0]
+    return (int(moments.min()), int(moments.max())) if len(moments) else (0, 0)
 
 
 def _translate(ids: NDArray[np.generic], mapping: dict[int, int]) -> NDArray[np.generic]:

@@ -17,7 +17,7 @@ from gpucorrelate.correlator.report.values import (
     Segment,
     Wait,
 )
-from gpucorrelate.correlator.states import CATEGORIES
+from gpucorrelate.correlator.states import CATEGORIES, WaitClass
 from gpucorrelate.probes.wire.schema import FaultFlag, FdKind, WaitFlag, WaitKind
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gpucorrelate.correlator.steps import Steps
 
 _EVIDENCE_WAIT, _EVIDENCE_QUEUE, _EVIDENCE_FAULT = 1, 2, 3
-_MODE_RETURN, _MODE_GIL = 1, 2
+_MODE_RETURN, _MODE_GIL, _MODE_GIL_INFERRED = 1, 2, 3
 
 #: x86-64 system calls by number, where waiters and wakers are usually found
 #: (arch/x86/entry/syscalls/syscall_64.tbl of Linux).
@@ -78,6 +78,27 @@ _WAITED = frozenset(
 def syscall_name(number: int) -> str:
     """``write``, ``syscall 999``; empty for none."""
     return "" if number < 0 else SYSCALLS.get(number, f"syscall {number}")
+
+
+class _Holds:
+    """Stretches in which somebody waited for a lock, asked for in order of time."""
+
+    def __init__(self, hops: NDArray[np.void]) -> None:
+        modes = hops["mode"]
+        rows = hops[modes >= _MODE_RETURN][["start", "end", "from"]]
+        self._rows = sorted(rows.tolist())
+        self._next = 0
+        self._open: list[tuple[int, int, int]] = []
+
+    def waiter(self, start: int, end: int, holder: int) -> int:
+        """The innermost waiter for whom ``holder`` held a lock in an interval; -1 for none."""
+        rows, open_ = self._rows, self._open
+        while self._next < len(rows) and rows[self._next][0] <= start:
+            open_.append(rows[self._next])
+            self._next += 1
+        while open_ and open_[-1][1] <= start:
+            open_.pop()
+        return next((w for _, b, w in reversed(open_) if end <= b and w != holder), -1)
 
 
 class Describer:
@@ -189,11 +210,7 @@ class Describer:
         self, rows: NDArray[np.void], hops: NDArray[np.void], cuts: Sequence[Cut]
     ) -> list[Segment]:
         """Report values of the walk's segments, adjacent equal ones joined."""
-        holds = [
-            (int(h["start"]), int(h["end"]), int(h["from"]))
-            for h in hops
-            if h["mode"] in (_MODE_RETURN, _MODE_GIL)
-        ]
+        holds = _Holds(hops)
         out: list[Segment] = []
         for row in rows.tolist():
             segment = self._segment(row, holds, cuts)
@@ -207,18 +224,31 @@ class Describer:
     def _segment(
         self,
         row: tuple[int, ...],
-        holds: list[tuple[int, int, int]],
+        holds: _Holds,
         cuts: Sequence[Cut],
     ) -> Segment:
-        start, end, evidence, span, slack, thread, related, _, phase, cat, ekind, _ = row
+        start, end, evidence, span, slack, thread, related, _, phase, cat, ekind, guess, _, _ = row
         cut = cuts[phase] if 0 <= phase < len(cuts) else None
         phase_name = cut.phase if cut else PhaseName.UNKNOWN
         name, step = self.span_name(span)
         if not step and cut is not None and cut.step >= 0:
             step = int(self._steps.number[cut.step])
-        held = next((w for a, b, w in holds if a <= start and end <= b and w != thread), -1)
+        held = holds.waiter(start, end, thread) if row[12] else -1
         # Requests of one batch share most of their path: so do their segments.
-        key = (start, end, evidence, slack, thread, cat, ekind, phase_name, name, step, held)
+        key = (
+            start,
+            end,
+            evidence,
+            slack,
+            thread,
+            cat,
+            ekind,
+            phase_name,
+            name,
+            step,
+            held,
+            guess,
+        )
         made = self._made.get(key)
         if made is None:
             if len(self._made) >= _MADE_LIMIT:
@@ -232,7 +262,7 @@ class Describer:
                 phase_name,
                 name,
                 step or None,
-                self._cause(category, ekind, evidence, related, (start, thread, held)),
+                self._cause(category, ekind, evidence, related, (start, thread, held, guess)),
                 self._evidence(ekind, evidence),
                 None if slack < 0 else slack,
             )
@@ -244,12 +274,13 @@ class Describer:
         ekind: int,
         evidence: int,
         related: int,
-        at: tuple[int, int, int],
+        at: tuple[int, int, int, int],
     ) -> Cause | None:
-        start, thread, held = at
+        start, thread, held, guess = at
         if category is Category.GIL:
             waiter = self.actor(held) if held >= 0 else None
-            return Cause("holds the interpreter lock for which waits", waiter)
+            sure = "holds" if not guess else "was on a CPU, so probably held"
+            return Cause(f"{sure} the interpreter lock for which waits", waiter)
         if ekind == _EVIDENCE_QUEUE:
             if category is Category.UNEXPLAINED:
                 slot = bool(self._s.reads.slot[evidence])
@@ -302,6 +333,8 @@ class Describer:
             what = "sleep" if kind is WaitKind.SLEEP else f"timeout of {wait_name(table, row)}"
             return Cause("timer", None, what)
         if category is Category.UNEXPLAINED:
+            if self._s.waits.cls[row] == WaitClass.GIL:
+                return Cause("waits for the interpreter lock; its holder is not known")
             open_ = int(table["flags"][row]) & (WaitFlag.OPEN | WaitFlag.START_UNKNOWN)
             return Cause("still waiting when it was reported" if open_ else "no wake was seen")
         if category is Category.PAGE_FAULT:
@@ -368,11 +401,13 @@ class Describer:
         doing = self.span_before(to, end)
         if ekind == _EVIDENCE_QUEUE:
             kind = "queue read"
-        elif mode == _MODE_GIL:
+        elif mode >= _MODE_GIL:
             kind = "interpreter lock"
         else:
             kind = wait_name(self._s.waits.table, evidence).partition(" ")[0]
         verb = "held by" if mode in (_MODE_RETURN, _MODE_GIL) else "woken by"
+        if mode == _MODE_GIL_INFERRED:
+            verb = "probably held by"
         if ekind == _EVIDENCE_QUEUE:
             verb = "message from"
         detail = f"while {doing}" if doing else ""

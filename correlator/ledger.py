@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpucorrelate.correlator.report.values import Ledger, LedgerLine
-from gpucorrelate.probes.wire.schema import CapabilityState, TokenPlace
+from gpucorrelate.probes.wire.schema import CapabilityState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,7 @@ def of_run(capture: Capture, states: States, steps: Steps, requests: Sequence[Re
     """The ledger of a whole recording; every report of it carries this."""
     lines = [
         *_counts(capture, requests),
-        *_joins(states, steps, requests),
+        *_joins(capture, states, steps, requests),
         *_losses(capture),
     ]
     return Ledger(tuple(lines), _missing(capture, states))
@@ -42,7 +42,9 @@ def _counts(capture: Capture, requests: Sequence[Request]) -> list[LedgerLine]:
     ]
 
 
-def _joins(states: States, steps: Steps, requests: Sequence[Request]) -> list[LedgerLine]:
+def _joins(
+    capture: Capture, states: States, steps: Steps, requests: Sequence[Request]
+) -> list[LedgerLine]:
     gaps = _step_gaps(steps)
     return [
         LedgerLine("step numbers missing", gaps, "steps begun that no record tells of", bad=True),
@@ -56,7 +58,17 @@ def _joins(states: States, steps: Steps, requests: Sequence[Request]) -> list[Le
                    "rows that must sample against tokens made", bad=True),
         LedgerLine("requests whose token ids differ between places",
                    sum(not checks_agree(r) for r in requests), bad=True),
+        LedgerLine("requests with nothing to compare their tokens to",
+                   sum(len(r.checks) < 2 and bool(r.tokens_out) for r in requests)),
+        LedgerLine("requests in steps that no anchor names",
+                   _without_anchor(capture, steps, requests), bad=True),
     ]  # fmt: skip
+
+
+def _without_anchor(capture: Capture, steps: Steps, requests: Sequence[Request]) -> int:
+    """Requests that steps name and nothing else does."""
+    named = {r.internal_id for r in requests}
+    return sum(capture.strings[rid] not in named for rid in steps.request_ids if rid)
 
 
 def _step_gaps(steps: Steps) -> int:
@@ -123,14 +135,30 @@ def _missing(capture: Capture, states: States) -> tuple[str, ...]:
         missing.append("OS waits: none recorded, so no thread's time can be explained")
     if not len(capture.table("step_begin")):
         missing.append("engine steps: none recorded")
+    if len(np.unique(capture.table("step_begin")["stream"])) > 1:
+        missing.append("workers' calls by step: several engine cores number their steps alike")
+    missing += _without_gil(capture)
+    if not states.closed:
+        missing.append("the end: the recording stops in the middle, what came last is unknown")
     if not len(states.reads.start_ns) and len(capture.table("worker_step")):
         missing.append("shared-memory queues: no messages recorded (one-process executor?)")
     missing.append("GPU: no device activity in this recording")
     return tuple(missing)
 
 
-def client_missing(requests: Sequence[Request]) -> int:
-    """Requests without a check from the client's side."""
-    return sum(
-        all(place is not TokenPlace.CLIENT for place, _, _, _ in r.checks) for r in requests
-    )
+def _without_gil(capture: Capture) -> list[str]:
+    """Engine processes whose interpreter lock has no known address."""
+    meta, strings = capture.table("meta"), capture.strings
+    told = {
+        stream
+        for stream, key, value in zip(
+            *(meta[c].tolist() for c in ("stream", "key", "value")), strict=True
+        )
+        if strings[key] == "gil" and not strings[value].endswith(":0")
+    }
+    return [
+        f"interpreter lock of {info.role or 'process'}/{info.tgid}: its address is not known, "
+        "waits for it look like messages"
+        for info in capture.streams
+        if info.producer == "vllm" and info.stream not in told
+    ]

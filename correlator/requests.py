@@ -8,7 +8,7 @@ leaves no wake behind, and only the anchor knows it.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -109,6 +109,7 @@ class _Sources:
     seen: dict[int, list[tuple[int, int, int, int]]]
     checks: dict[int, list[tuple[TokenPlace, int, int, str]]]
     client: dict[str, tuple[TokenPlace, int, int, str]]
+    sharing: Counter[tuple[int, int]]  # requests of each HTTP exchange
 
 
 _ANCHORS = {int(a): a for a in Anchor}
@@ -120,6 +121,7 @@ def build(capture: Capture, steps: Steps, sets: Rowsets) -> tuple[Request, ...]:
     ids = set(sources.marks) | set(sources.steps)
     ids.discard(0)
     sources.link.update(_links_by_name(capture, sources, ids))
+    sources.sharing.update(sources.link.values())
     end_ns = _end_of(capture)
     made = [_request(capture, steps, sources, rid, end_ns) for rid in ids]
     # Exchanges that never became a request of the engine (refused, malformed) are requests too.
@@ -186,6 +188,7 @@ def _collect(capture: Capture, steps: Steps, sets: Rowsets) -> _Sources:
         _made_by_request(steps, sets),
         _outputs_by_request(capture, sets),
         *_checks(capture),
+        Counter(),
     )
 
 
@@ -270,7 +273,9 @@ def _request(
     if not marks:
         return None
     in_steps = [(i, n, m) for i, n, m in sorted(sources.steps.get(rid, [])) if steps.end_ns(i) > 0]
-    tokens = _tokens(steps, sources, rid, web)
+    # Chunks of an exchange that carries several requests say nothing of one of them.
+    alone = sources.sharing.get(exchange or (0, 0), 0) < 2
+    tokens = _tokens(steps, sources, rid, web if alone else [])
     arrival, arrival_what = _arrival(first, marks)
     end, end_what, complete = _end(first, marks, tokens, capture_end_ns)
     if end <= arrival:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpucorrelate.correlator.gaps import Windows, closed, windows
 from gpucorrelate.correlator.native import flatten
 from gpucorrelate.correlator.report.values import Category
 from gpucorrelate.probes.wire.schema import (
@@ -87,6 +88,7 @@ class Threads:
         traced: Whether the kernel probes covered it.
         first_ns: Start of what is known of it.
         last_ns: End of it.
+        named: Whether its own process named it, where the process names its threads at all.
     """
 
     tid: I64
@@ -94,6 +96,7 @@ class Threads:
     traced: Mask
     first_ns: I64
     last_ns: I64
+    named: Mask
 
     def index(self, tid: NDArray[np.generic]) -> I32:
         """Thread indices of thread ids; -1 for unknown ones."""
@@ -173,8 +176,9 @@ class States:
     spans: Spans
     faults: FaultRuns
     fault_table: Table
-    lost_start_ns: I64
-    lost_end_ns: I64
+    processes: I64  # process ids, ascending
+    lost: Windows
+    closed: bool  # brought to an end: what threads waited in last is recorded
     start_ns: int
     end_ns: int
 
@@ -212,12 +216,7 @@ def build(capture: Capture) -> States:
     waits = clean_waits(capture.table("wait"))
     start_ns, end_ns = _bounds(capture, waits)
     threads = _threads(capture, waits, start_ns, end_ns)
-    lost = capture.table("loss")
-    starts = [capture.strings[h].startswith("bpf") for h in lost["hop"]]
-    rows = lost.select(np.array(starts, bool))
-    lost_start, lost_end = _union(
-        np.where(rows["since_ns"] > 0, rows["since_ns"], start_ns), rows["t_ns"]
-    )
+    processes = np.unique(threads.tgid)
     faults = capture.table("fault")
     faults = faults.select(np.lexsort((faults["start_ns"], faults["tid"])))
     return States(
@@ -228,8 +227,9 @@ def build(capture: Capture) -> States:
         _spans(capture, threads),
         _faults(threads, faults),
         faults,
-        lost_start,
-        lost_end,
+        processes,
+        windows(capture, processes, (start_ns, end_ns)),
+        closed(capture, waits),
         start_ns,
         end_ns,
     )
@@ -270,7 +270,9 @@ def _threads(capture: Capture, waits: Table, start_ns: int, end_ns: int) -> Thre
     first = np.array([begin(int(t), int(g)) for t, g in zip(tid, tgid, strict=True)], np.int64)
     last = np.array([finish(int(t)) for t in tid], np.int64)
     last = np.where(traced, np.maximum(last, first), first)
-    return Threads(tid, tgid, traced, first, last)
+    named = np.isin(tid, capture.table("thread")["tid"])
+    named |= ~np.isin(tgid, tgid[named])
+    return Threads(tid, tgid, traced, first, last, named)
 
 
 def _lifetimes(capture: Capture, waits: Table, start_ns: int, end_ns: int):  # type: ignore[no-untyped-def]  # noqa: ANN202
@@ -288,29 +290,20 @@ def _lifetimes(capture: Capture, waits: Table, start_ns: int, end_ns: int):  # t
         elif event == TaskEvent.EXIT:
             died[int(tid)] = int(t)
     tids, at = np.unique(waits["tid"], return_index=True)
+    last_at = np.concatenate((at[1:], [len(waits)]))[: len(at)] - 1
     first_wait = {int(t): int(waits["start_ns"][i]) for t, i in zip(tids, at, strict=True)}
+    last_wait = {int(t): int(waits["end_ns"][i]) for t, i in zip(tids, last_at, strict=True)}
+    whole = closed(capture, waits)
 
     def begin(tid: int, tgid: int) -> int:
         known = max(since.get(tgid, start_ns), born.get(tid, 0))
         return min(known, first_wait.get(tid, known))
 
     def finish(tid: int) -> int:
-        return died.get(tid, end_ns)
+        # A recording cut off in the middle does not say what its threads waited in last.
+        return died.get(tid, end_ns if whole else last_wait.get(tid, 0))
 
     return begin, finish
-
-
-def _union(start: I64, end: I64) -> tuple[I64, I64]:
-    """Overlapping intervals merged, sorted."""
-    order = np.argsort(start, kind="stable")
-    start, end = _i64(start[order]), _i64(end[order])
-    if not len(start):
-        return start, end
-    reach = np.maximum.accumulate(end)
-    fresh = np.ones(len(start), bool)
-    fresh[1:] = start[1:] > reach[:-1]
-    at = np.flatnonzero(fresh)
-    return _i64(start[at]), _i64(np.maximum.reduceat(end, at))
 
 
 def _gil_ranges(capture: Capture) -> dict[int, tuple[int, int]]:

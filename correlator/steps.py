@@ -118,6 +118,7 @@ class Steps:
     call_off: I64
     call_start_ns: I64
     call_end_ns: I64
+    request_ids: tuple[int, ...]  # every request in any step: ids of the string table
     missing_begin: int
     missing_end: int
     missing_rows: int
@@ -208,6 +209,7 @@ def build(capture: Capture, sets: Rowsets) -> Steps:
         call_off=call_off,
         call_start_ns=call_start,
         call_end_ns=call_end,
+        request_ids=tuple(np.unique(sets.request[index]).tolist()),
         missing_begin=int((~np.isin(_keyed(end), keys)).sum()),
         missing_end=int((_pick(keys, end, "end_ns") == 0).sum()),
         missing_rows=int((~known & (begin["rows"] > 0)).sum()),

@@ -84,8 +84,9 @@ class Walker:
     def __init__(self, states: States) -> None:
         threads, waits, reads = states.threads, states.waits, states.reads
         n = len(threads.tid)
-        procs, proc = np.unique(threads.tgid, return_inverse=True)
-        members = np.flatnonzero(threads.traced)
+        procs, proc = states.processes, np.searchsorted(states.processes, threads.tgid)
+        # Who may hold the interpreter lock: threads that the interpreter itself knows.
+        members = np.flatnonzero(threads.traced & threads.named)
         members = members[np.argsort(proc[members], kind="stable")]
         offsets = np.searchsorted(proc[members], np.arange(len(procs) + 1))
         self._native = NativeWalk(
@@ -113,8 +114,9 @@ class Walker:
                 t_proc=np.ascontiguousarray(proc, np.int32) if n else np.zeros(0, np.int32),
                 p_off=np.ascontiguousarray(offsets, np.int64),
                 p_threads=np.ascontiguousarray(members, np.int32),
-                l_start=np.ascontiguousarray(states.lost_start_ns, np.int64),
-                l_end=np.ascontiguousarray(states.lost_end_ns, np.int64),
+                l_off=states.lost.off,
+                l_start=states.lost.start_ns,
+                l_end=states.lost.end_ns,
             )
         )
 

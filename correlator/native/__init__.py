@@ -27,7 +27,8 @@ SEGMENT = np.dtype(
     [
         ("start", "<i8"), ("end", "<i8"), ("evidence", "<i8"), ("span", "<i8"), ("slack", "<i8"),
         ("actor", "<i4"), ("related", "<i4"), ("leg", "<i4"), ("phase", "<i4"),
-        ("category", "u1"), ("evidence_kind", "u1"), ("pad", "u1", 6),
+        ("category", "u1"), ("evidence_kind", "u1"), ("inferred", "u1"), ("held", "u1"),
+        ("pad", "u1", 4),
     ]
 )  # fmt: skip
 
@@ -46,6 +47,7 @@ _POINTERS = (
     "s_off", "s_start", "s_end",
     "f_off", "f_start", "f_end",
     "t_first", "t_last", "t_proc", "p_off", "p_threads",
+    "l_off", "l_start", "l_end",
 )  # fmt: skip
 
 
@@ -53,9 +55,6 @@ class _Model(ctypes.Structure):
     _fields_ = (
         ("n_threads", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in _POINTERS),
-        ("n_lost", ctypes.c_int64),
-        ("l_start", ctypes.c_void_p),
-        ("l_end", ctypes.c_void_p),
     )
 
 
@@ -98,6 +97,7 @@ class Columns:
     t_proc: I32
     p_off: I64
     p_threads: I32
+    l_off: I64
     l_start: I64
     l_end: I64
 
@@ -147,8 +147,8 @@ class NativeWalk:
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
-        model = _Model(n_threads=len(columns.t_first), n_lost=len(columns.l_start))
-        for name in (*_POINTERS, "l_start", "l_end"):
+        model = _Model(n_threads=len(columns.t_first))
+        for name in _POINTERS:
             array = getattr(columns, name)
             if not array.flags.c_contiguous:
                 raise ValueError(f"column {name} is not contiguous")

@@ -33,10 +33,12 @@ enum category {
 };
 
 enum evidence { E_NONE = 0, E_WAIT = 1, E_QUEUE = 2, E_FAULT = 3 };
-enum frame_mode { F_CLIP = 0, F_RETURN = 1, F_GIL = 2 };
+enum frame_mode { F_CLIP = 0, F_RETURN = 1, F_GIL = 2, F_GIL_INFERRED = 3 };
 
 #define MAX_FRAMES 64
 #define MAX_IDLE_HOPS 64
+#define CLOSE_NS \
+	200000 /* predecessors this close: the path could as well have gone the other way */
 
 struct walk_model {
 	int64_t n_threads;
@@ -57,9 +59,9 @@ struct walk_model {
 	const int32_t *t_proc;
 	const int64_t *p_off;
 	const int32_t *p_threads;
-	/* windows in which records of waits were lost, sorted: being on CPU proves nothing there */
-	int64_t n_lost;
-	const int64_t *l_start, *l_end;
+	/* by process, merged: windows in which records were lost; being on CPU proves nothing there
+	 */
+	const int64_t *l_off, *l_start, *l_end;
 };
 
 struct walk_seg {
@@ -71,7 +73,11 @@ struct walk_seg {
 	int32_t related; /* who ran instead, who waited for the lock; -1 none */
 	int32_t leg;
 	int32_t phase; /* index of the cut interval */
-	uint8_t category, evidence_kind, pad[6];
+	uint8_t category, evidence_kind;
+	uint8_t inferred; /* the actor was chosen because it was on a CPU, not because it was named
+			   */
+	uint8_t held;	  /* the actor held a lock for somebody all along */
+	uint8_t pad[4];
 };
 
 struct walk_hop {
@@ -228,38 +234,6 @@ static void emit_faults(struct walker *w, struct walk_seg *seg)
 	}
 }
 
-/* Split a stretch on CPU at the windows in which waits were lost. */
-static void emit_lost(struct walker *w, struct walk_seg *seg)
-{
-	const struct walk_model *m = w->m;
-	int64_t lo = seg->start, hi = seg->end;
-	int64_t k = last_before(m->l_start, 0, m->n_lost, hi);
-	struct walk_seg piece;
-
-	while (hi > lo) {
-		int64_t a = lo;
-
-		piece = *seg;
-		piece.end = hi;
-		if (k >= 0 && m->l_end[k] > lo) {
-			if (m->l_end[k] < hi) {
-				a = m->l_end[k];
-			} else {
-				a = max64(lo, m->l_start[k]);
-				piece.category = C_UNOBSERVED;
-				piece.start = a;
-				emit_phases(w, &piece);
-				hi = a;
-				k--;
-				continue;
-			}
-		}
-		piece.start = a;
-		emit_faults(w, &piece);
-		hi = a;
-	}
-}
-
 /* Split a stretch on CPU at the thread's named spans. */
 static void emit_cpu(struct walker *w, struct walk_seg *seg)
 {
@@ -283,7 +257,7 @@ static void emit_cpu(struct walker *w, struct walk_seg *seg)
 			}
 		}
 		piece.start = a;
-		emit_lost(w, &piece);
+		emit_faults(w, &piece);
 		hi = a;
 	}
 }
@@ -304,39 +278,9 @@ static int gil_active(const struct walker *w)
 	int i;
 
 	for (i = w->n_frames - 1; i >= 0; i--)
-		if (w->frames[i].mode == F_GIL)
-			return 1;
+		if (w->frames[i].mode >= F_GIL)
+			return w->frames[i].mode;
 	return 0;
-}
-
-/* Take [lo, t] of the current thread as one state, and move t down to lo. */
-static void take(struct walker *w, int category, int64_t lo, int32_t related, int kind,
-		 int64_t evidence)
-{
-	struct walk_seg seg;
-	int gil = gil_active(w);
-
-	memset(&seg, 0, sizeof(seg));
-	seg.start = lo;
-	seg.end = w->t;
-	seg.actor = w->tid;
-	seg.related = related;
-	seg.leg = w->leg;
-	seg.slack = w->slack;
-	seg.evidence = evidence;
-	seg.evidence_kind = (uint8_t)kind;
-	seg.category = (uint8_t)category;
-	seg.span = -1;
-	w->slack = -1;
-	if (gil && category != C_UNOBSERVED && category != C_UNEXPLAINED)
-		seg.category = C_GIL;
-	if (category == C_CPU) {
-		emit_cpu(w, &seg);
-	} else {
-		seg.span = span_at(w->m, w->tid, w->t);
-		emit_phases(w, &seg);
-	}
-	w->t = lo;
 }
 
 /* The latest block time at which the path returns to a waiter; stop if there is none. */
@@ -352,6 +296,60 @@ static int64_t floor_of(const struct walker *w, int *at)
 			*at = i;
 		}
 	return floor;
+}
+
+/*
+ * Where records were lost, a stretch on CPU is known only from the last loss on: the record of a
+ * wait is written when it ends, so a lost one may have begun at any time since the wait before.
+ */
+static int64_t known_from(const struct walker *w, int64_t lo)
+{
+	const struct walk_model *m = w->m;
+	int32_t proc = m->t_proc[w->tid];
+	int64_t base = m->l_off[proc];
+	int64_t k = last_before(m->l_start, base, m->l_off[proc + 1], w->t);
+
+	return k >= base && m->l_end[k] > lo ? min64(m->l_end[k], w->t) : lo;
+}
+
+/* Take [lo, t] of the current thread as one state, and move t down to lo. */
+static void take(struct walker *w, int category, int64_t lo, int32_t related, int kind,
+		 int64_t evidence)
+{
+	struct walk_seg seg;
+	int gil = gil_active(w), at;
+	int64_t known = lo;
+
+	floor_of(w, &at);
+	memset(&seg, 0, sizeof(seg));
+	seg.end = w->t;
+	seg.actor = w->tid;
+	seg.related = related;
+	seg.leg = w->leg;
+	seg.slack = w->slack;
+	seg.evidence = evidence;
+	seg.evidence_kind = (uint8_t)kind;
+	seg.category = (uint8_t)category;
+	seg.span = -1;
+	seg.held = at >= 0 && w->frames[at].tid != w->tid;
+	seg.inferred = gil == F_GIL_INFERRED;
+	w->slack = -1;
+	if (category == C_CPU) {
+		known = known_from(w, lo);
+		/* its holder ran: that is the wait for the lock; a holder without a CPU is not */
+		if (gil)
+			seg.category = C_GIL;
+		seg.start = known;
+		emit_cpu(w, &seg);
+		seg.category = C_UNOBSERVED;
+		seg.end = known;
+	} else {
+		seg.span = span_at(w->m, w->tid, w->t);
+	}
+	seg.start = lo;
+	if (seg.end > lo)
+		emit_phases(w, &seg);
+	w->t = lo;
 }
 
 /* Frames whose waiter was still running at t say nothing any more; lock waits return here. */
@@ -373,15 +371,28 @@ static int64_t settle(struct walker *w)
 	}
 }
 
+/* Room for one more frame: the oldest clip matters least; a wait that has to be returned to stays.
+ */
+static int make_room(struct walker *w)
+{
+	int i = 0;
+
+	if (w->n_frames < MAX_FRAMES)
+		return 1;
+	while (i < w->n_frames && w->frames[i].mode != F_CLIP)
+		i++;
+	if (i == w->n_frames)
+		return 0;
+	memmove(w->frames + i, w->frames + i + 1,
+		sizeof(w->frames[0]) * (size_t)(w->n_frames - i - 1));
+	w->n_frames--;
+	return 1;
+}
+
 static int push_frame(struct walker *w, int64_t floor, int mode)
 {
-	if (w->n_frames == MAX_FRAMES) {
-		if (mode != F_CLIP)
-			return 0;
-		/* the oldest clips are the least likely to matter */
-		memmove(w->frames, w->frames + 1, sizeof(w->frames[0]) * (MAX_FRAMES - 1));
-		w->n_frames--;
-	}
+	if (!make_room(w))
+		return 0;
 	w->frames[w->n_frames].floor = floor;
 	w->frames[w->n_frames].tid = w->tid;
 	w->frames[w->n_frames].mode = mode;
@@ -390,7 +401,7 @@ static int push_frame(struct walker *w, int64_t floor, int mode)
 }
 
 /* A thread of the same process that was on a CPU just before t, other than the current. */
-static int32_t running_sibling(const struct walker *w, int32_t not_this)
+static int32_t running_sibling(const struct walker *w)
 {
 	const struct walk_model *m = w->m;
 	int32_t proc = m->t_proc[w->tid], best = -1;
@@ -402,7 +413,7 @@ static int32_t running_sibling(const struct walker *w, int32_t not_this)
 		int32_t x = m->p_threads[i];
 		int64_t base = m->w_off[x], k, since;
 
-		if (x == w->tid || x == not_this || m->t_first[x] >= w->t || m->t_last[x] < w->t)
+		if (x == w->tid || m->t_first[x] >= w->t || m->t_last[x] < w->t)
 			continue;
 		k = last_before(m->w_start, base, m->w_off[x + 1], w->t);
 		if (k < base || m->w_end[k] >= w->t)
@@ -416,32 +427,57 @@ static int32_t running_sibling(const struct walker *w, int32_t not_this)
 	return best;
 }
 
-/* A leaf that began before the waiter blocked explains only the wait: go back to the waiter. */
-static void leaf(struct walker *w, int64_t lo, int64_t floor, int64_t i, int clip)
+/*
+ * A leaf that began before a waiter blocked explains only that wait: go back to the waiter. Of
+ * several waiters the one that blocked last is met first.
+ */
+static void leaf(struct walker *w, int64_t lo, int64_t i, int clip)
 {
 	const struct walk_model *m = w->m;
+	int best = -1, k;
 
-	if (clip && w->n_frames && w->frames[w->n_frames - 1].mode == F_CLIP) {
-		struct frame top = w->frames[w->n_frames - 1];
-
-		if (top.floor > lo && top.floor > floor && top.floor < w->t) {
-			take(w, m->w_leaf[i], top.floor, m->w_peer[i], E_WAIT, i);
-			w->n_frames--;
-			w->tid = top.tid;
-			return;
-		}
-	}
+	for (k = 0; clip && k < w->n_frames; k++)
+		if (w->frames[k].mode == F_CLIP && w->frames[k].floor > lo &&
+		    w->frames[k].floor < w->t &&
+		    (best < 0 || w->frames[k].floor >= w->frames[best].floor))
+			best = k;
+	if (best >= 0)
+		lo = w->frames[best].floor;
 	take(w, m->w_leaf[i], lo, m->w_peer[i], E_WAIT, i);
+	if (best >= 0) {
+		w->tid = w->frames[best].tid;
+		w->n_frames = best;
+	}
 }
 
-static void hop_to(struct walker *w, int32_t to, int64_t block, int64_t start, int kind,
-		   int64_t evidence, int mode)
+/* The path leaves a waiter for the one it waited for; 0 if there are too many to come back to. */
+static int hop_to(struct walker *w, int32_t to, int64_t start, int kind, int64_t evidence, int mode)
 {
-	push_hop(w, start, w->t, w->tid, to, kind, evidence, mode);
-	w->slack = w->t - start;
-	if (!push_frame(w, block, mode))
-		return;
+	int32_t from = w->tid;
+
+	if (!push_frame(w, start, mode))
+		return 0;
+	push_hop(w, start, w->t, from, to, kind, evidence, mode);
+	w->slack = w->t - start < CLOSE_NS ? w->t - start : -1;
 	w->tid = to;
+	return 1;
+}
+
+/* Somebody of the process who was on a CPU takes over as the holder, as an inference. */
+static int infer_holder(struct walker *w, int *idle)
+{
+	int32_t other = running_sibling(w);
+	int i;
+
+	if (other < 0 || *idle >= MAX_IDLE_HOPS / 2)
+		return 0;
+	for (i = w->n_frames - 1; i >= 0; i--)
+		if (w->frames[i].mode >= F_GIL) {
+			w->frames[i].mode = F_GIL_INFERRED;
+			break;
+		}
+	w->tid = other;
+	return 1;
 }
 
 /* Blocked on the interpreter lock: its holder has the path until the waiter blocked. */
@@ -449,26 +485,23 @@ static void gil_wait(struct walker *w, int64_t i, int64_t floor, int *idle)
 {
 	const struct walk_model *m = w->m;
 	int32_t holder = m->w_peer[i];
-	int64_t lo = max64(m->w_start[i], floor);
+	int64_t start = m->w_start[i], lo = max64(start, floor);
+	int mode = F_GIL;
 
 	if (gil_active(w)) {
 		/* the holder waits for the lock too: the next holder, in the same frame */
-		if (holder >= 0 && holder != w->tid && *idle < MAX_IDLE_HOPS / 2) {
+		if (holder >= 0 && holder != w->tid && *idle < MAX_IDLE_HOPS / 2)
 			w->tid = holder;
-			return;
-		}
-		take(w, C_GIL, lo, -1, E_WAIT, i);
+		else if (!infer_holder(w, idle))
+			take(w, C_UNEXPLAINED, lo, -1, E_WAIT, i);
 		return;
 	}
-	if (holder < 0 || holder == w->tid)
-		holder = running_sibling(w, -1);
-	if (holder < 0) {
-		take(w, C_GIL, lo, -1, E_WAIT, i);
-		return;
+	if (holder < 0 || holder == w->tid) {
+		holder = running_sibling(w);
+		mode = F_GIL_INFERRED;
 	}
-	hop_to(w, holder, m->w_start[i], m->w_start[i], E_WAIT, i, F_GIL);
-	if (w->tid != holder)
-		take(w, C_GIL, lo, holder, E_WAIT, i);
+	if (holder < 0 || !hop_to(w, holder, start, E_WAIT, i, mode))
+		take(w, C_UNEXPLAINED, lo, -1, E_WAIT, i);
 }
 
 static void in_wait(struct walker *w, int64_t i, int64_t floor, int *idle)
@@ -492,21 +525,15 @@ static void in_wait(struct walker *w, int64_t i, int64_t floor, int *idle)
 	}
 	if (gil_active(w)) {
 		/* whoever sleeps does not hold the lock: somebody on a CPU did */
-		int32_t other = running_sibling(w, w->tid);
-
-		if (other >= 0 && *idle < MAX_IDLE_HOPS / 2) {
-			w->tid = other;
-			return;
-		}
-		take(w, C_GIL, lo, -1, E_WAIT, i);
+		if (!infer_holder(w, idle))
+			take(w, C_UNEXPLAINED, lo, -1, E_WAIT, i);
 		return;
 	}
 	if ((cls == W_LOCK || cls == W_MESSAGE) && peer >= 0 && peer != w->tid) {
-		hop_to(w, peer, a, a, E_WAIT, i, cls == W_LOCK ? F_RETURN : F_CLIP);
-		if (w->tid == peer)
+		if (hop_to(w, peer, a, E_WAIT, i, cls == W_LOCK ? F_RETURN : F_CLIP))
 			return;
 	}
-	leaf(w, lo, floor, i, cls != W_LEAF_WORK);
+	leaf(w, lo, i, cls != W_LEAF_WORK);
 }
 
 /* Between the message being visible and the reader having seen it. */
@@ -547,13 +574,17 @@ static int in_queue_read(struct walker *w, int64_t q, int64_t i, int64_t floor)
 		take(w, C_UNEXPLAINED, max64(start, floor), -1, E_QUEUE, q);
 		return 1;
 	}
-	if (sent <= start)
+	if (sent <= start) {
+		if (start - sent < CLOSE_NS)
+			w->slack = start - sent;
 		return 0;
+	}
 	if (w->t > sent && max64(sent, floor) < w->t) {
 		handoff(w, sent, q, i, floor);
 		return 1;
 	}
-	hop_to(w, writer, start, start, E_QUEUE, q, F_CLIP);
+	if (!hop_to(w, writer, start, E_QUEUE, q, F_CLIP))
+		take(w, C_UNEXPLAINED, max64(start, floor), -1, E_QUEUE, q);
 	return 1;
 }
 
@@ -595,8 +626,8 @@ static void walk_leg(struct walker *w)
 			continue;
 		}
 		lo = max64(floor, i >= base ? m->w_end[i] : m->t_first[w->tid]);
-		if (q >= m->q_off[w->tid] && m->q_ready[q] < w->t)
-			lo = max64(lo, m->q_ready[q]);
+		if (q >= m->q_off[w->tid])
+			lo = max64(lo, m->q_ready[q] < w->t ? m->q_ready[q] : m->q_start[q]);
 		take(w, C_CPU, lo, -1, E_NONE, -1);
 	}
 }

@@ -188,6 +188,11 @@ class Run:
             raise NotFoundError(
                 f"step {number} {what} (recorded: {span})", hint="list them: gpucorrelate steps"
             )
+        if len(found) > 1:
+            raise UsageError(
+                f"{len(found)} engine cores have a step {number}",
+                hint="record one engine core at a time",
+            )
         i = int(found[0])
         cuts = (requests_.Cut(int(s.sched_ns[i]), _step_phase(s.kind(i)), "schedule", i),)
         paths = self._walker.walk([self._step_leg(i)])
@@ -294,7 +299,8 @@ class Run:
         ttft, _ = self._path(r.cuts, paths, at, len(r.ttft_legs))
         at += len(r.ttft_legs)
         tokens = tuple(
-            self._token(n, token, paths.leg(at + n), r.cuts) for n, token in enumerate(r.tokens)
+            self._token(n, token, (paths.leg(at + n), paths.leg_hops(at + n)), r.cuts)
+            for n, token in enumerate(r.tokens)
         )
         waits.sort(key=lambda w: w.start_ns - w.end_ns)
         steps = tuple(int(self.steps_.number[i]) for i in r.steps)
@@ -354,8 +360,13 @@ class Run:
         )
 
     def _token(
-        self, n: int, token: requests_.Token, rows: NDArray[np.void], cuts: Sequence[Cut]
+        self,
+        n: int,
+        token: requests_.Token,
+        leg: tuple[NDArray[np.void], NDArray[np.void]],
+        cuts: Sequence[Cut],
     ) -> TokenLeg:
+        rows, hops = leg
         sums: Counter[Category] = Counter()
         length = rows["end"] - rows["start"]
         for category, ns in zip(rows["category"].tolist(), length.tolist(), strict=True):
@@ -363,7 +374,7 @@ class Run:
         worst = None
         if len(rows):
             k = int(length.argmax())
-            worst = self._describe.segments(rows[k : k + 1], rows[:0], cuts)[0]
+            worst = self._describe.segments(rows[k : k + 1], hops, cuts)[0]
         return TokenLeg(
             n,
             int(self.steps_.number[token.step]) if token.step >= 0 else None,

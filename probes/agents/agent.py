@@ -29,7 +29,7 @@ from gpucorrelate.probes.agents.transport import DEFAULT_SOCKET, SOCKET_VARIABLE
 from gpucorrelate.probes.wire.schema import BY_NAME, CapabilityState, WorkerPhase
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 LOG = logging.getLogger("gpucorrelate")
 
@@ -144,11 +144,13 @@ class Agent:
         drops: Rows refused so far.
         rowsets: Statements of rowsets.
         texts: Names that flat rows refer to.
+        at_stop: Called when the agent goes dormant: hooks let go of what they keep.
     """
 
     def __init__(self, producer: str, path: str | None = None, pace: Pace | None = None) -> None:
         self.on = False
         self.session = ""
+        self.at_stop: list[Callable[[], None]] = []
         self.started_ns = 0
         self._producer = producer
         self._path = path or os.environ.get(SOCKET_VARIABLE) or DEFAULT_SOCKET
@@ -274,8 +276,10 @@ class Agent:
         self._switch(on=True)
 
     def stopped(self) -> None:
-        """Go dormant."""
+        """Go dormant, and let go of what hooks have kept."""
         self._switch(on=False)
+        for forget in self.at_stop:
+            forget()
 
     def _switch(self, *, on: bool) -> None:
         self.on = on

@@ -12,6 +12,7 @@ import itertools
 import json
 import random
 import sys
+import threading
 import time
 import zlib
 from dataclasses import dataclass
@@ -205,12 +206,17 @@ async def _one(http: aiohttp.ClientSession, url: str, request: Request) -> Resul
         return stream.result(error=f"{type(exc).__name__}: {exc}")
 
 
+def _session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0),
+        timeout=aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S),
+    )
+
+
 async def run_load(url: str, requests: Sequence[Request], *, concurrency: int) -> list[Result]:
     """Send all requests, at most ``concurrency`` at a time; results in the order given."""
     gate = asyncio.Semaphore(concurrency)
-    timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as http:
+    async with _session() as http:
 
         async def gated(request: Request) -> Result:
             async with gate:
@@ -222,3 +228,48 @@ async def run_load(url: str, requests: Sequence[Request], *, concurrency: int) -
 def load(url: str, requests: Sequence[Request], *, concurrency: int) -> list[Result]:
     """:func:`run_load`, for callers without an event loop."""
     return asyncio.run(run_load(url, requests, concurrency=concurrency))
+
+
+class Load(threading.Thread):
+    """A steady load in the background: always so many requests in flight, until told to stop.
+
+    Args:
+        url: The server.
+        tag: Begins every request's id.
+        streams: Requests in flight.
+        limit: Most requests in all.
+    """
+
+    def __init__(self, url: str, tag: str, *, streams: int, limit: int = 5000) -> None:
+        super().__init__(name=f"load-{tag}")
+        self.results: list[Result] = []
+        self._url = url
+        self._streams = streams
+        self._requests = iter(mixed_requests(limit, tag=tag))
+        self._stop_asked = threading.Event()
+
+    def run(self) -> None:
+        """Send until told to stop; ``results`` grows as they come in."""
+        asyncio.run(self._run())
+
+    async def _run(self) -> None:
+        async with _session() as http:
+            await asyncio.gather(*(self._stream(http) for _ in range(self._streams)))
+
+    async def _stream(self, http: aiohttp.ClientSession) -> None:
+        for request in self._requests:
+            if self._stop_asked.is_set():
+                return
+            self.results.append(await _one(http, self._url, request))
+
+    def finish(self) -> list[Result]:
+        """Let what is in flight end and return all results.
+
+        Raises:
+            TimeoutError: something is still in flight after two timeouts of a request.
+        """
+        self._stop_asked.set()
+        self.join(2 * REQUEST_TIMEOUT_S)
+        if self.is_alive():
+            raise TimeoutError("the load did not end")
+        return self.results

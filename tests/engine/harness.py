@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from tests.engine.client import Chunk, Request, Result, load, mixed_requests, run_load
+from tests.engine.client import Chunk, Load, Request, Result, load, mixed_requests, run_load
 from tests.engine.processes import ManagedProcess, free_port, members, wait_until
 from tests.engine.server import (
     ASYNC,
@@ -28,6 +28,7 @@ __all__ = [
     "TP2",
     "Chunk",
     "EngineServer",
+    "Load",
     "ManagedProcess",
     "Profile",
     "Request",

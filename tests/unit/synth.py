@@ -62,8 +62,9 @@ class Recording:
             **more,
         )
 
-    def capture(self, end_ns: int = 100_000) -> Capture:
-        self.add("session", 1, t_ns=end_ns, event=4, session="s")
+    def capture(self, end_ns: int | None = 100_000) -> Capture:
+        if end_ns is not None:
+            self.add("session", 1, t_ns=end_ns, event=4, session="s")
         decoder = Decoder()
         items = [item for frame in self.frames for item in decoder.feed(frame)]
         return Capture.from_batches([item[0] for item in items if isinstance(item, tuple)])

@@ -149,6 +149,7 @@ class _Outputs:
         self._tokens = agent.rows("tokens").put
         self._rowsets = ListRowsets(agent)
         self._states: dict[str, Any] = {}
+        agent.at_stop.append(self._states.clear)
 
     def install(self, module: ModuleType) -> None:
         owner = module.OutputProcessor

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
@@ -145,8 +146,8 @@ def _ended(
     found = request.get_finished_reason()
     reason = "" if found is None else str(found)
     count = len(output)
-    blocks = scheduler.kv_cache_manager.get_block_ids(name)
-    held = sum(map(len, blocks)) if blocks else 0
-    put((name, 0, _KV_BLOCKS, now, tid, held, None))
+    with contextlib.suppress(KeyError):  # never scheduled: it has no blocks to tell of
+        blocks = scheduler.kv_cache_manager.get_block_ids(name)
+        put((name, 0, _KV_BLOCKS, now, tid, sum(map(len, blocks or ())), None))
     put((name, 0, _ENDS.get(reason, _FINISHED), now, tid, count, reason))
     put_tokens((name, _ENGINE, count, token_hash(output), now, reason))

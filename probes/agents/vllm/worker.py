@@ -7,6 +7,8 @@ import time
 from threading import get_native_id
 from typing import TYPE_CHECKING, Any
 
+from gpucorrelate.probes.agents.agent import role_of_process
+from gpucorrelate.probes.agents.process import process_name
 from gpucorrelate.probes.agents.vllm.contract import NEEDS, PART_WORKER, RUNNER_V2_NEEDS
 from gpucorrelate.probes.agents.vllm.engine import STEP
 from gpucorrelate.probes.agents.vllm.patch import checked, wrap
@@ -48,6 +50,8 @@ def install(agent: Agent, module: ModuleType) -> None:
     module.GPUModelRunner._gpucorrelate_runner = None
     wrap(module.GPUModelRunner, "execute_model", calls.executing)
     wrap(module.GPUModelRunner, "sample_tokens", calls.sampling)
+    if role_of_process(process_name()) == "worker":
+        part.works()
 
 
 def packed_ids(runner: Any) -> Sequence[str]:
