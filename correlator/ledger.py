@@ -130,6 +130,8 @@ def _missing(capture: Capture, states: States) -> tuple[str, ...]:
         f"{source}: {reason}" if reason else source
         for source, (state, reason) in sorted(latest.items())
         if state != CapabilityState.ON
+        # Counting yields in the kernel is for engines whose agent does not tell of its polling.
+        and not (source == "ebpf.spins" and len(capture.table("queue_msg")))
     ]
     if not len(capture.table("wait")):
         missing.append("OS waits: none recorded, so no thread's time can be explained")

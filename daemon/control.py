@@ -195,6 +195,12 @@ class Control:
             return ask()
         except GpucorrelateError as exc:
             return Reply(_refusal(exc.message, exc.hint, exc.exit_code))
+        except OSError as exc:
+            # Full descriptor tables, vanished processes: the caller's trouble, not everybody's.
+            log.exception("a command failed")
+            return Reply(
+                _refusal(f"the daemon failed: {exc}", "see the daemon's log", EXIT_FAILED)
+            )
 
     # The operations.
 

@@ -175,6 +175,10 @@ class Texts:
         self._texts: list[str] = ["", self.OTHER]
         self._numbers: dict[str, int] = {"": 0, self.OTHER: 1}
 
+    def renew_lock(self) -> None:
+        """In a forked child: the parent's other threads may have held the lock, and are gone."""
+        self._lock = threading.Lock()
+
     def number(self, text: str) -> int:
         """The number of a text, in this process."""
         found = self._numbers.get(text)

@@ -7,6 +7,7 @@ import contextlib
 import mmap
 import os
 import struct
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -127,6 +128,7 @@ class Kernel:
         self._counters = counters.reshape(MAX_CPUS, CPU_WORDS)[: self._cpus[-1] + 1]
         self._counted = self._counters.copy()
         self._missed = 0
+        self._asked_ns = time.monotonic_ns()
         self._control[ControlSlot.EPOCH] = 1
 
     def _make_rings(self) -> None:
@@ -236,11 +238,12 @@ class Kernel:
             if (lost := int(new[:, int(kind)].sum()))
         ]
         if storage := int(new[:, CpuSlot.FAIL_STORAGE].sum()):
-            found.append(Loss("bpf.storage", "wait", storage, 0, now_ns))
+            found.append(Loss("bpf.storage", "wait", storage, self._asked_ns, now_ns))
         missed = self._missed_runs()
         if missed > self._missed:
-            found.append(Loss("bpf.recursion", "", missed - self._missed, 0, now_ns))
+            found.append(Loss("bpf.recursion", "", missed - self._missed, self._asked_ns, now_ns))
             self._missed = missed
+        self._asked_ns = now_ns
         return found
 
     @property

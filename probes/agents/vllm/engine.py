@@ -266,8 +266,12 @@ class Steps:
         when_done = getattr(result, "add_done_callback", None)
         if when_done is None:
             self.end(step, time.monotonic_ns())
-        else:
+            return
+        try:
             when_done(partial(self._done, step))
+        except Exception as error:  # noqa: BLE001
+            self._part.fault(error)
+            self.end(step, time.monotonic_ns())
 
     def _update_from_output(self, original: Callable[..., Any]) -> Callable[..., Any]:
         part, now, scheduler = self._part, time.monotonic_ns, self._scheduler
@@ -278,7 +282,7 @@ class Steps:
                 return original(*args, **kwargs)
             output = args[0] if args else kwargs.get("scheduler_output")
             step = getattr(output, STEP, 0)
-            finished = len(scheduler.finished_req_ids)
+            finished = _finished(scheduler)
             start = now()
             if step in still_open:
                 # Futures that never call back (other executors') end here at the latest.
@@ -287,7 +291,7 @@ class Steps:
             end = now()
             if step:  # else it was scheduled before the agent was started
                 try:
-                    updated(step, start, end, result, len(scheduler.finished_req_ids) - finished)
+                    updated(step, start, end, result, _finished(scheduler) - finished)
                 except Exception as error:  # noqa: BLE001
                     part.fault(error)
             return result
@@ -309,3 +313,8 @@ class Steps:
 
 def _text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:300]
+
+
+def _finished(scheduler: Any) -> int:
+    """Requests that the scheduler counts as finished since it last told the workers."""
+    return len(getattr(scheduler, "finished_req_ids", ()) or ())
