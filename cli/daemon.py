@@ -30,6 +30,12 @@ _PATH = click.Path(path_type=Path)
 @click.option("--session-max-mib", type=click.IntRange(1), help="Size of a session's recording.")
 @click.option("--total-max-mib", type=click.IntRange(1), help="Size of all recordings together.")
 @click.option("--ring-kib", type=click.IntRange(64), help="Kernel ring per CPU. [default: 8192]")
+@click.option(
+    "--sum-below-us",
+    type=click.IntRange(0, 1_000_000),
+    help="Sum shorter waits in the kernel instead of recording each. [default: 0, all recorded]",
+)
+@click.option("--yields", is_flag=True, help="Trace runs of sched_yield: spins no agent tells of.")
 @click.option("--no-faults", is_flag=True, help="Do not trace page faults.")
 @click.option("--no-ebpf", is_flag=True, help="No kernel probes: requests and steps only.")
 @click.option("--require-ebpf", is_flag=True, help="Refuse to run without the kernel probes.")

@@ -20,11 +20,13 @@ _AS_IS = {
     "ingest": "ingest_socket",
     "group": "group",
     "require_ebpf": "require_ebpf",
+    "yields": "yields",
 }
 _SIZES = {
     "session_max_mib": ("session_max_bytes", MIB),
     "total_max_mib": ("total_max_bytes", MIB),
     "ring_kib": ("ring_bytes", _KIB),
+    "sum_below_us": ("min_wait_ns", 1_000),
 }
 _OFF = {
     "no_faults": "faults",

@@ -17,7 +17,7 @@ from gpucorrelate.probes.wire.frame import Batch, Damage, StreamReader
 from gpucorrelate.probes.wire.schema import BY_ID, KINDS, Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from numpy.typing import NDArray
 
@@ -50,6 +50,14 @@ class Table:
     def select(self, index: NDArray[np.generic]) -> Table:
         """The rows an index or mask picks, in its order."""
         return Table(self.kind, {name: col[index] for name, col in self._columns.items()})
+
+    def extend(self, more: Mapping[str, Column]) -> Table:
+        """These rows followed by others, which must give every column."""
+        columns = {
+            name: np.concatenate((column, np.asarray(more[name]).astype(column.dtype)))
+            for name, column in self._columns.items()
+        }
+        return Table(self.kind, columns)
 
     def replace(self, name: str, values: Column) -> Table:
         """The same rows with one column exchanged."""

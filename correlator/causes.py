@@ -283,9 +283,10 @@ class Describer:
             return Cause(f"{sure} the interpreter lock for which waits", waiter)
         if ekind == _EVIDENCE_QUEUE:
             if category is Category.UNEXPLAINED:
-                slot = bool(self._s.reads.slot[evidence])
-                why = "for a free slot" if slot else "; the write was not recorded"
-                return Cause(f"polling a queue {why}".replace(" ;", ";"))
+                if not self._s.reads.slot[evidence]:
+                    return Cause("polling a queue; the write was not recorded")
+                told = int(self._s.reads.queue[evidence])
+                return Cause("polling a queue for a free slot" if told else "yielding in a loop")
             return Cause("message from", self.actor(related))
         if ekind == _EVIDENCE_FAULT:
             return self._fault_cause(evidence)

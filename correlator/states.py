@@ -411,9 +411,25 @@ def _gil_holders(threads: Threads, waits: Table, thread: I32, peer: I32, gil: Ma
     return out
 
 
+def _with_yield_runs(capture: Capture) -> Table:
+    """Queue messages, and runs of yields of threads whose queues nobody tells of.
+
+    A run looks like a write that waits for its slot: a poll of which the other end is unknown.
+    """
+    messages, spins = capture.table("queue_msg"), capture.table("spin")
+    runs = spins.select((spins["count"] > 1) & ~np.isin(spins["tid"], messages["tid"]))
+    if not len(runs):
+        return messages
+    zero = np.zeros(len(runs), np.int64)
+    end = runs["end_ns"]
+    columns = {"stream": runs["stream"], "tid": runs["tid"], "op": zero + QueueOp.WRITE}
+    columns |= {"start_ns": runs["start_ns"], "ready_ns": end, "end_ns": end}
+    return messages.extend({**dict.fromkeys(("queue", "reader", "seq"), zero), **columns})
+
+
 def _reads(capture: Capture, threads: Threads) -> QueueReads:
     """Queue reads that waited, joined to their writes by queue and message number."""
-    messages = capture.table("queue_msg")
+    messages = _with_yield_runs(capture)
     is_read = messages["op"] == QueueOp.READ
     writes = messages.select(messages["op"] == QueueOp.WRITE)
     waited = messages["ready_ns"] - messages["start_ns"] > SHORT_READ_NS

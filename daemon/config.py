@@ -76,6 +76,9 @@ class DaemonConfig:
         ebpf: Use the kernel probes at all.
         faults: Trace page faults.
         ring_bytes: Kernel ring per CPU.
+        min_wait_ns: Shorter waits are summed in the kernel, by thread and kind; 0: none are.
+        yields: Trace runs of ``sched_yield``; costs every system call of a target a little, and
+            tells nothing new of engines whose agent says when it polls.
         nice: Scheduling priority. The daemon needs a few percent of a CPU, but at the right time:
             behind busy engine threads it would come too late for the kernel's rings.
         drop_privileges: Give up all but the needed capabilities once everything is loaded.
@@ -98,6 +101,8 @@ class DaemonConfig:
     ebpf: bool = True
     faults: bool = True
     ring_bytes: int = 8 * MIB
+    min_wait_ns: int = 0
+    yields: bool = False
     nice: int = -10
     drop_privileges: bool = True
     resume: bool = True

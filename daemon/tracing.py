@@ -92,7 +92,12 @@ def _load_tracer(config: DaemonConfig) -> Tracer:
             f"kernel probes are not installed: {exc}",
             hint="pip install 'gpucorrelate[daemon]'",
         ) from exc
-    settings = module.TracerConfig(ring_bytes=config.ring_bytes, faults=config.faults)
+    settings = module.TracerConfig(
+        ring_bytes=config.ring_bytes,
+        min_wait_ns=config.min_wait_ns,
+        faults=config.faults,
+        yields=config.yields,
+    )
     tracer: Tracer = module.Tracer.start(settings)
     return tracer
 

@@ -255,6 +255,19 @@ def test_a_writer_that_waits_for_a_slot_is_unexplained_never_cpu() -> None:
     ]
 
 
+def test_a_run_of_yields_that_no_agent_tells_of_is_unexplained_never_cpu() -> None:
+    r = three().wait(CORE, 1, 10)
+    r.wait(CORE, 50_000, 52_000, kind=WaitKind.YIELD, wake=50_000, waker=WORKER)
+    r.add("spin", 2, tid=CORE, tgid=CORE, start_ns=30_000, end_ns=90_000, count=400, source=2)
+    assert walked(r, CORE, 20_000, 95_000) == [
+        (20_000, 30_000, "cpu", CORE),
+        (30_000, 50_000, "unexplained", CORE),
+        (50_000, 52_000, "preempted", CORE),
+        (52_000, 90_000, "unexplained", CORE),
+        (90_000, 95_000, "cpu", CORE),
+    ]
+
+
 def test_an_untraced_waker_ends_the_walk_with_its_own_kind() -> None:
     r = two().wait(API, 100, 500, waker=999, waker_tgid=999, wake=450)
     assert walked(r, API, 50, 600) == [
