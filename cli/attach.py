@@ -11,6 +11,7 @@ import click
 from gpucorrelate.cli.command import Command
 from gpucorrelate.cli.moments import duration_s
 from gpucorrelate.cli.options import (
+    PID,
     Look,
     Source,
     control_option,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
         "gpucorrelate attach --pid \"$(pgrep -of 'vllm serve')\" --detach",
     ),
 )
-@click.option("--pid", type=click.IntRange(1), required=True, help="Any process of the engine.")
+@click.option("--pid", type=PID, required=True, help="Any process of the engine.")
 @click.option("--duration", metavar="TIME", help="Stop after this long: 30s, 5m, or seconds.")
 @click.option("--detach", is_flag=True, help="Leave it to the daemon and return at once.")
 @control_option

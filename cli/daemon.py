@@ -10,6 +10,9 @@ import click
 from gpucorrelate.cli.command import Command
 
 _PATH = click.Path(path_type=Path)
+# Up to what 64 bits of bytes hold, and to 1 GiB for each CPU.
+_MIB = click.IntRange(1, 1 << 40)
+_RING_KIB = click.IntRange(64, 1 << 20)
 
 
 @click.command(
@@ -27,9 +30,9 @@ _PATH = click.Path(path_type=Path)
 )
 @click.option("--ingest", type=_PATH, metavar="SOCKET", help="[default: RUNTIME_DIR/ingest.sock]")
 @click.option("--group", help="Group that may use the control socket. [default: gpucorrelate]")
-@click.option("--session-max-mib", type=click.IntRange(1), help="Size of a session's recording.")
-@click.option("--total-max-mib", type=click.IntRange(1), help="Size of all recordings together.")
-@click.option("--ring-kib", type=click.IntRange(64), help="Kernel ring per CPU. [default: 8192]")
+@click.option("--session-max-mib", type=_MIB, help="Size of a session's recording.")
+@click.option("--total-max-mib", type=_MIB, help="Size of all recordings together.")
+@click.option("--ring-kib", type=_RING_KIB, help="Kernel ring per CPU. [default: 8192]")
 @click.option(
     "--sum-below-us",
     type=click.IntRange(0, 1_000_000),

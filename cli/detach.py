@@ -9,7 +9,7 @@ import click
 
 from gpucorrelate.cli.command import Command
 from gpucorrelate.cli.follow import ATTACHED
-from gpucorrelate.cli.options import control_option
+from gpucorrelate.cli.options import PID, SESSION, control_option
 from gpucorrelate.cli.output import note
 from gpucorrelate.cli.source import client_of
 from gpucorrelate.probes.wire.errors import EXIT_NOT_FOUND
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
         "gpucorrelate detach --all",
     ),
 )
-@click.option("--pid", type=click.IntRange(1), help="Any process of the engine.")
-@click.option("--session", metavar="ID", help="A session, as `status` lists them.")
+@click.option("--pid", type=PID, help="Any process of the engine.")
+@click.option("--session", type=SESSION, metavar="ID", help="A session, as `status` lists them.")
 @click.option("--all", "everything", is_flag=True, help="Every session that the caller may end.")
 @control_option
 def detach(*, pid: int | None, session: str | None, everything: bool, control: Path | None) -> int:

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 
+# Messages quote what the user gave, however long it was.
+_LONGEST_MESSAGE = 500
+
 DEBUG_ENV = "GPUCORRELATE_DEBUG"
 _EXTRA = frozenset({"click", "rich", "numpy", "psutil"})
 _OS_ERRORS = {
@@ -37,6 +40,8 @@ _OS_ERRORS = {
     errno.EPERM: EXIT_NOT_PERMITTED,
     errno.EISDIR: EXIT_USAGE,
     errno.ENOTDIR: EXIT_USAGE,
+    errno.ENAMETOOLONG: EXIT_USAGE,
+    errno.ELOOP: EXIT_USAGE,
 }
 
 
@@ -46,6 +51,7 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     Args:
         args: Arguments without the program's name; those of the process by default.
     """
+    _stand_in()
     for stream in (sys.stdout, sys.stderr):
         # Ids come from clients: a letter the terminal cannot show must not end the report.
         if hasattr(stream, "reconfigure"):
@@ -55,10 +61,33 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         sys.stdout.flush()
     except BrokenPipeError:
         code = EXIT_BROKEN_PIPE
+    except OSError as exc:
+        code = _say(f"standard output: {exc.strerror or exc}") if code == EXIT_OK else code
+        _silence()
     if code == EXIT_BROKEN_PIPE:
-        # Python flushes standard output once more at exit and would complain there.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _silence()
     sys.exit(code)
+
+
+def _stand_in() -> None:
+    """Let output go nowhere where the caller closed standard output or error (``>&-``).
+
+    Python has no stream then, and the next file that is opened would get its number.
+    """
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: PTH123, SIM115
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: PTH123, SIM115
+
+
+def _silence() -> None:
+    """Python flushes standard output once more at exit and would complain there."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def run(args: list[str]) -> int:
@@ -107,6 +136,8 @@ def _not_installed(exc: ModuleNotFoundError) -> int:
 
 
 def _one_line(text: str) -> str:
+    if len(text) > _LONGEST_MESSAGE:
+        text = text[:_LONGEST_MESSAGE] + "..."
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 

@@ -16,6 +16,9 @@ _UNITS_NS = {
     "m": 60_000_000_000,
     "h": 3_600_000_000_000,
 }
+# What fits the 64 bits in which recordings keep their moments.
+_LAST_NS = (1 << 63) - 1
+_LONGEST_S = 366 * 86_400
 _LENGTH = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)(ns|us|ms|s|m|h)", re.ASCII)
 _SECONDS = re.compile(r"\d{1,12}\.\d{1,9}", re.ASCII)
 _NANOSECONDS = re.compile(r"\d{1,19}", re.ASCII)
@@ -39,11 +42,11 @@ def moment_ns(text: str, end_ns: int) -> int:
     """
     ago = length_ns(text)
     if ago is not None:
-        return end_ns - ago
+        return max(end_ns - ago, 0)
     if _SECONDS.fullmatch(text.strip()):
-        return int(Decimal(text.strip()) * _UNITS_NS["s"])
+        return min(int(Decimal(text.strip()) * _UNITS_NS["s"]), _LAST_NS)
     if _NANOSECONDS.fullmatch(text.strip()):
-        return int(text)
+        return min(int(text), _LAST_NS)
     raise UsageError(
         f"{text!r} is no time",
         hint="30s, 5m or 2h before the end, 1234.567 seconds, or nanoseconds without a point",
@@ -54,9 +57,11 @@ def duration_s(text: str) -> float:
     """Seconds of ``30s``, ``5m`` or a plain number of seconds.
 
     Raises:
-        UsageError: it is no length, or not above zero.
+        UsageError: it is no length, not above zero, or more than a year.
     """
     found = length_ns(text if text.strip().endswith(("s", "m", "h")) else f"{text.strip()}s")
     if not found:
         raise UsageError(f"{text!r} is no duration", hint="write 30s, 5m or 1h")
+    if found > _LONGEST_S * _UNITS_NS["s"]:
+        raise UsageError(f"{text!r} is more than a year", hint="without it: until Ctrl-C")
     return found / 1e9

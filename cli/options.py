@@ -20,6 +20,37 @@ _PATH = click.Path(path_type=Path, readable=False)
 
 TEXT, JSON = "text", "json"
 
+#: The largest process id that Linux gives (PID_MAX_LIMIT of include/linux/threads.h).
+MAX_PID = 1 << 22
+#: The largest number a recording can hold.
+MAX_NUMBER = (1 << 63) - 1
+_SESSION_LETTERS = 255
+_ID_LETTERS = 4096
+
+
+class Name(click.ParamType):
+    """A text of limited length, so that nobody downstream must take one of any length."""
+
+    name = "text"
+
+    def __init__(self, letters: int) -> None:
+        self.letters = letters
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """The text as it is."""
+        text = str(value)
+        if len(text) > self.letters:
+            self.fail(f"longer than {self.letters:,} letters", param, ctx)
+        return text
+
+
+PID = click.IntRange(1, MAX_PID)
+COUNT = click.IntRange(0, MAX_NUMBER)
+SESSION = Name(_SESSION_LETTERS)
+REQUEST_ID = Name(_ID_LETTERS)
+
 
 @dataclass(frozen=True)
 class Source:
@@ -86,7 +117,11 @@ def source_options(command: F) -> F:
 
     @click.argument("file", required=False, type=_PATH)
     @click.option(
-        "--session", default="", metavar="ID", help="A session of the daemon. [default: newest]"
+        "--session",
+        type=SESSION,
+        default="",
+        metavar="ID",
+        help="A session of the daemon. [default: newest]",
     )
     @control_option
     @wraps(command)

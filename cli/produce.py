@@ -142,12 +142,16 @@ def write_folder(run: Run, want: Wanted, folder: Path) -> None:
     """Writes a file per request, named for its id, into ``requests/``, and ``summary.json``.
 
     A later request of an id that was there already gets a number behind its name.
+
+    Raises:
+        NotFoundError: there is nothing to report; no folder is made.
     """
+    found = _requests(run, want)
     inside = folder / "requests"
     inside.mkdir(parents=True, exist_ok=True)
     seen: dict[str, int] = {}
     written = 0
-    for report in _requests(run, want):
+    for report in found:
         name = file_name(report.request_id)
         again = seen[name] = seen.get(name, 0) + 1
         with whole_file(

@@ -9,7 +9,7 @@ import click
 
 from gpucorrelate.cli.command import Command
 from gpucorrelate.cli.moments import duration_s
-from gpucorrelate.cli.options import control_option
+from gpucorrelate.cli.options import PID, SESSION, control_option
 from gpucorrelate.cli.output import note
 from gpucorrelate.cli.source import client_of
 from gpucorrelate.probes.wire.errors import UsageError
@@ -24,10 +24,10 @@ from gpucorrelate.probes.wire.errors import UsageError
     ),
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), required=True, metavar="FILE")
+@click.option("--pid", "pids", type=PID, multiple=True, help="Any process of the engine.")
 @click.option(
-    "--pid", "pids", type=click.IntRange(1), multiple=True, help="Any process of the engine."
+    "--session", type=SESSION, metavar="ID", help="Copy a session that there is; attach nothing."
 )
-@click.option("--session", metavar="ID", help="Copy a session that there is; attach nothing.")
 @click.option("--duration", metavar="TIME", help="Stop after this long: 30s, 5m, or seconds.")
 @click.option("--force", is_flag=True, help="Write over a FILE that exists.")
 @control_option

@@ -10,7 +10,10 @@ import click
 
 from gpucorrelate.cli.command import Command
 from gpucorrelate.cli.options import (
+    COUNT,
     JSON,
+    MAX_NUMBER,
+    REQUEST_ID,
     Look,
     Source,
     format_option,
@@ -32,9 +35,17 @@ from gpucorrelate.cli.options import (
         "gpucorrelate report --all -o reports/ bad.gpcf",
     ),
 )
-@click.option("--request", "request_id", metavar="ID", help="An id, its beginning, or a pattern.")
-@click.option("--step", type=click.IntRange(0), help="A step's number.")
-@click.option("--slowest", type=click.IntRange(1), metavar="N", help="The N slowest requests.")
+@click.option(
+    "--request",
+    "request_id",
+    type=REQUEST_ID,
+    metavar="ID",
+    help="An id, its beginning, or a pattern.",
+)
+@click.option("--step", type=COUNT, help="A step's number.")
+@click.option(
+    "--slowest", type=click.IntRange(1, MAX_NUMBER), metavar="N", help="The N slowest requests."
+)
 @click.option("--all", "everything", is_flag=True, help="All requests, as JSON.")
 @click.option(
     "-o",
@@ -86,14 +97,18 @@ def report(
     if (since or until) and chosen not in (["--slowest"], ["--all"]):
         raise click.UsageError("--since and --until go with --slowest and --all")
     from gpucorrelate.cli import produce
+    from gpucorrelate.cli.output import check_place
     from gpucorrelate.cli.source import open_run, strict_code
 
+    folder = everything and output is not None and produce.is_folder(output)
+    if output is not None and output != "-" and not folder:
+        check_place(Path(output))
     run = open_run(source)
     form = JSON if everything else form
     want = produce.Wanted(request_id, step, slowest, everything, since, until)
     if output is None or output == "-":
         produce.write(run, want, form, look, sys.stdout)
-    elif everything and produce.is_folder(output):
+    elif folder:
         produce.write_folder(run, want, Path(output))
     else:
         produce.write_file(run, want, form, look, Path(output))

@@ -9,7 +9,9 @@ import click
 
 from gpucorrelate.cli.command import Command
 from gpucorrelate.cli.options import (
+    COUNT,
     JSON,
+    REQUEST_ID,
     Look,
     Source,
     format_option,
@@ -43,8 +45,14 @@ from gpucorrelate.probes.wire.errors import NotFoundError
     help=f"One of {', '.join(REQUEST_KEYS)}. All but arrival and id put the largest first.",
 )
 @click.option("--reverse", is_flag=True, help="The other way round.")
-@click.option("--id", "pattern", metavar="GLOB", help="Ids: a pattern, or how they begin.")
-@click.option("--limit", type=click.IntRange(0), default=30, show_default=True, help="0: all.")
+@click.option(
+    "--id",
+    "pattern",
+    type=REQUEST_ID,
+    metavar="GLOB",
+    help="Ids: a pattern, or how they begin.",
+)
+@click.option("--limit", type=COUNT, default=30, show_default=True, help="0: all.")
 @since_option
 @until_option
 @format_option

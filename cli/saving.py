@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from typing import TYPE_CHECKING
 
+from gpucorrelate.cli.output import check_place, destination, unfinished
 from gpucorrelate.probes.wire.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -20,22 +20,25 @@ def check_output(path: Path, *, force: bool) -> None:
     """Refuses, before anything is recorded, a place that could not be written in the end.
 
     Raises:
-        UsageError: it is a folder, has no folder to be in, or exists.
+        UsageError: it exists, is no file, has no folder to be in, or cannot have that name.
         StoreError: it may not be written.
     """
-    if path.is_dir():
-        raise UsageError(f"{path}: is a folder", hint="name a file in it")
-    if path.exists() and not force:
+    check_place(path)
+    if _is_special(path):
+        raise UsageError(f"{path}: is no file but a device, pipe or socket", hint="name a file")
+    if os.path.lexists(path) and not force:
         raise UsageError(f"{path}: exists", hint="name another file, or give --force")
-    folder = path.absolute().parent
-    if not folder.is_dir():
-        raise UsageError(f"{folder}: no such folder")
-    if not os.access(folder, os.W_OK):
-        raise StoreError(f"{folder}: may not be written")
+
+
+def _is_special(path: Path) -> bool:
+    """Whether there is something that a file must not take the place of."""
+    return path.exists() and not path.is_file()
 
 
 def save_session(client: Client, session: str, path: Path) -> int:
     """Copies a session's recording; the file appears under its name when it is complete.
+
+    Where the name is a link, what it points to is replaced.
 
     Returns:
         Its size in bytes.
@@ -45,19 +48,20 @@ def save_session(client: Client, session: str, path: Path) -> int:
         DaemonError: the daemon cannot be asked.
     """
     name = ""
+    hint = f"nothing is lost: gpucorrelate record -o ELSEWHERE --session {session}"
     try:
-        fd, name = tempfile.mkstemp(prefix=f".{path.name[:80]}.", dir=path.absolute().parent)
+        target = destination(path)
+        fd, name = unfinished(target)
         with open(fd, "wb") as out:  # noqa: PTH123 - a descriptor
             size = client.copy_session(session, out)
             mask = os.umask(0)
             os.umask(mask)
             os.fchmod(fd, 0o666 & ~mask)
-        os.replace(name, path)  # noqa: PTH105
+        if _is_special(target):  # it was none when the recording began
+            raise StoreError(f"{path}: is no file any more", hint=hint)
+        os.replace(name, target)  # noqa: PTH105
     except OSError as exc:
-        raise StoreError(
-            f"{path}: {exc.strerror or exc}",
-            hint=f"nothing is lost: gpucorrelate record -o ELSEWHERE --session {session}",
-        ) from exc
+        raise StoreError(f"{path}: {exc.strerror or exc}", hint=hint) from exc
     finally:
         with contextlib.suppress(OSError):
             os.unlink(name)  # noqa: PTH108

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import click
 
-from gpucorrelate.probes.wire.errors import EXIT_INCOMPLETE, EXIT_OK, NotFoundError
+from gpucorrelate.probes.wire.errors import EXIT_INCOMPLETE, EXIT_OK, NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,11 +20,22 @@ if TYPE_CHECKING:
     from gpucorrelate.daemon.client import Client
     from gpucorrelate.probes.wire.frame import Batch, Damage
 
+# sun_path of unix(7), less the zero at its end.
+_SOCKET_BYTES = 107
+
 
 def client_of(control: Path | None) -> Client:
-    """The daemon's client; it connects when it is used, and closes when the command ends."""
-    from gpucorrelate.daemon.client import Client
+    """The daemon's client; it connects when it is used, and closes when the command ends.
 
+    Raises:
+        UsageError: no socket can have that name.
+    """
+    from gpucorrelate.daemon.client import Client
+    from gpucorrelate.daemon.config import default_control_path
+
+    place = control or default_control_path()
+    if len(os.fsencode(place)) > _SOCKET_BYTES:
+        raise UsageError(f"{place}: a socket's name has {_SOCKET_BYTES} bytes at most")
     return click.get_current_context().with_resource(Client(control))
 
 

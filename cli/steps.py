@@ -9,6 +9,7 @@ import click
 
 from gpucorrelate.cli.command import Command
 from gpucorrelate.cli.options import (
+    COUNT,
     JSON,
     Look,
     Source,
@@ -43,7 +44,7 @@ from gpucorrelate.probes.wire.errors import NotFoundError
 )
 @click.option("--reverse", is_flag=True, help="The other way round.")
 @click.option("--kind", type=click.Choice(STEP_KINDS), help="Only steps of this kind.")
-@click.option("--limit", type=click.IntRange(0), default=30, show_default=True, help="0: all.")
+@click.option("--limit", type=COUNT, default=30, show_default=True, help="0: all.")
 @since_option
 @until_option
 @format_option

@@ -100,6 +100,10 @@ def _counters(page: Page, status: DaemonStatus) -> None:
         ],
         style=BAD if store.lost_frames or store.failing else "",
     )
+    if status.pauses:
+        times = plural(status.pauses, "time")
+        longest = f"; longest: {status.longest_pause}" if status.longest_pause else ""
+        page.worded("pauses", f"did not come round for half a second {times}{longest}")
     if store.failing:
         page.worded("WARNING", f"writing fails: {store.failing}", style=BAD)
 

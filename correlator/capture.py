@@ -118,15 +118,26 @@ class Capture:
         return _Builder().take(items).build()
 
 
+_NO_IDS = np.zeros(1, np.uint32)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The rows of one batch."""
+
+    stream: int
+    count: int
+    columns: tuple[NDArray[np.generic], ...]
+
+
 class _Builder:
     """Collects batches per kind, then concatenates once."""
 
     def __init__(self) -> None:
         self.readers: dict[int, StreamReader] = defaultdict(StreamReader)
-        self.parts: dict[int, list[Batch]] = defaultdict(list)
-        self.maps: dict[int, list[dict[int, int]]] = defaultdict(list)
+        self.parts: dict[int, list[_Part]] = defaultdict(list)
         self.global_ids: dict[str, int] = {"": 0}
-        self.local: dict[int, dict[int, int]] = defaultdict(dict)
+        self.ids: dict[int, NDArray[np.uint32]] = {}
         self.damage: list[Damage] = []
         self.counts: Counter[str] = Counter()
         self.last: dict[int, Batch] = {}
@@ -151,21 +162,35 @@ class _Builder:
         if batch.count:
             self.last[batch.stream] = batch
         if batch.strings:
-            # A reused id gets a new map, so that rows already taken keep their old text.
-            mapping = self.local[batch.stream]
-            news = {
-                index: self.global_ids.setdefault(text, len(self.global_ids))
-                for index, text in batch.strings
-            }
-            clash = any(mapping.get(index, new) != new for index, new in news.items())
-            mapping = dict(mapping) if clash else mapping
-            mapping.update(news)
-            self.local[batch.stream] = mapping
+            self._learn(batch)
         if not batch.known:
             self.counts["unknown"] += 1
         elif batch.count:
-            self.parts[batch.kind].append(batch)
-            self.maps[batch.kind].append(self.local[batch.stream])
+            self.parts[batch.kind].append(self._columns(batch))
+
+    def _learn(self, batch: Batch) -> None:
+        """The stream's string ids as ids of the one table, from this batch on."""
+        ids = self.ids.get(batch.stream)
+        top = max(index for index, _ in batch.strings)
+        if ids is None or top >= len(ids):
+            grown = np.zeros(2 * top + 64, np.uint32)
+            if ids is not None:
+                grown[: len(ids)] = ids
+            ids = self.ids[batch.stream] = grown
+        for index, text in batch.strings:
+            ids[index] = self.global_ids.setdefault(text, len(self.global_ids))
+
+    def _columns(self, batch: Batch) -> _Part:
+        """A batch's columns, its strings resolved at once: an id may be reused by the next."""
+        columns = []
+        ids = self.ids.get(batch.stream, _NO_IDS)
+        for column, data in zip(BY_ID[batch.kind].columns, batch.columns, strict=True):
+            dtype = np.dtype(_DTYPES[column.ctype])
+            values = np.frombuffer(data, dtype) if data else np.zeros(batch.count, dtype)
+            if column.ctype == "str":
+                values = ids[np.where(values < len(ids), values, 0)]
+            columns.append(values)
+        return _Part(batch.stream, batch.count, tuple(columns))
 
     def build(self) -> Capture:
         tables = {kind.name: self._table(kind) for kind in KINDS}
@@ -190,7 +215,6 @@ class _Builder:
 
     def _table(self, kind: Kind) -> Table:
         parts = self.parts.pop(kind.id, [])
-        maps = self.maps.pop(kind.id, [])
         columns: dict[str, NDArray[np.generic]] = {
             "stream": np.repeat(
                 np.array([part.stream for part in parts], "<u4"),
@@ -199,14 +223,7 @@ class _Builder:
         }
         for at, column in enumerate(kind.columns):
             dtype = np.dtype(_DTYPES[column.ctype])
-            arrays = [
-                np.frombuffer(part.columns[at], dtype)
-                if part.columns[at]
-                else np.zeros(part.count, dtype)
-                for part in parts
-            ]
-            if column.ctype == "str":
-                arrays = [_translate(a, m) for a, m in zip(arrays, maps, strict=True)]
+            arrays = [part.columns[at] for part in parts]
             name = column.name if column.name != "stream" else "stream_"
             columns[name] = np.concatenate(arrays) if arrays else np.zeros(0, dtype)
         return Table(kind, columns)
@@ -224,13 +241,6 @@ def _moments(batch: Batch) -> tuple[int, int]:
     moments = np.concatenate(times) if times else np.zeros(0, np.int64)
     moments = moments[moments > 0]
     return (int(moments.min()), int(moments.max())) if len(moments) else (0, 0)
-
-
-def _translate(ids: NDArray[np.generic], mapping: dict[int, int]) -> NDArray[np.generic]:
-    """Ids of one stream's string table as ids of the capture's; unknown ones read as empty."""
-    unique, inverse = np.unique(ids, return_inverse=True)
-    new = np.array([mapping.get(int(value), 0) for value in unique], "<u4")
-    return new[inverse]
 
 
 def kind_names() -> tuple[str, ...]:

@@ -57,7 +57,7 @@ _MADE_LIMIT = 400_000
 _THREAD_OF = re.compile(r"Thread-\d+ \((\w+)\)")
 
 _PROCESS_NAMES = {"api": "APIServer", "core": "EngineCore"}
-_SPUN = frozenset({Category.SPIN_HANDOFF})
+_WAIT_KINDS = frozenset(WaitKind)
 _WAITED = frozenset(
     {
         Category.SLEEP,
@@ -85,20 +85,24 @@ class _Holds:
 
     def __init__(self, hops: NDArray[np.void]) -> None:
         modes = hops["mode"]
-        rows = hops[modes >= _MODE_RETURN][["start", "end", "from"]]
+        rows = hops[modes >= _MODE_RETURN][["start", "end", "from", "evidence"]]
         self._rows = sorted(rows.tolist())
         self._next = 0
-        self._open: list[tuple[int, int, int]] = []
+        self._open: list[tuple[int, int, int, int]] = []
 
-    def waiter(self, start: int, end: int, holder: int) -> int:
-        """The innermost waiter for whom ``holder`` held a lock in an interval; -1 for none."""
+    def waiter(self, start: int, end: int, holder: int) -> tuple[int, int]:
+        """The innermost waiter for whom ``holder`` held a lock in an interval, and its wait.
+
+        Both are -1 for none.
+        """
         rows, open_ = self._rows, self._open
         while self._next < len(rows) and rows[self._next][0] <= start:
             open_.append(rows[self._next])
             self._next += 1
         while open_ and open_[-1][1] <= start:
             open_.pop()
-        return next((w for _, b, w in reversed(open_) if end <= b and w != holder), -1)
+        found = (row for row in reversed(open_) if end <= row[1] and row[2] != holder)
+        return next(((row[2], row[3]) for row in found), (-1, -1))
 
 
 class Describer:
@@ -233,7 +237,7 @@ class Describer:
         name, step = self.span_name(span)
         if not step and cut is not None and cut.step >= 0:
             step = int(self._steps.number[cut.step])
-        held = holds.waiter(start, end, thread) if row[12] else -1
+        held, held_by = holds.waiter(start, end, thread) if row[12] else (-1, -1)
         # Requests of one batch share most of their path: so do their segments.
         key = (
             start,
@@ -263,7 +267,7 @@ class Describer:
                 name,
                 step or None,
                 self._cause(category, ekind, evidence, related, (start, thread, held, guess)),
-                self._evidence(ekind, evidence),
+                self._evidence(ekind, evidence) or self._running(span, thread, held_by),
                 None if slack < 0 else slack,
             )
         return made
@@ -323,7 +327,7 @@ class Describer:
     def _wait_cause(self, category: Category, row: int) -> Cause | None:
         table = self._s.waits.table
         waker = self.stranger(int(table["waker_tid"][row]), int(table["waker_tgid"][row]))
-        kind = WaitKind(int(table["wait_kind"][row]))
+        kind = _wait_kind(table, row)
         call = syscall_name(int(table["waker_syscall"][row]))
         if category is Category.PREEMPTED:
             return Cause("ran instead:", waker)
@@ -382,6 +386,18 @@ class Describer:
             )  # fmt: skip
         return ()
 
+    def _running(self, span: int, thread: int, held_by: int) -> tuple[Evidence, ...]:
+        """What time on a CPU rests on: the wait for a lock held then, or the named phase."""
+        if held_by >= 0:
+            return self._evidence(_EVIDENCE_WAIT, held_by)
+        if span < 0 or thread < 0:
+            return ()
+        spans = self._s.spans
+        name, _ = self.span_name(span)
+        tid = int(self._s.threads.tid[thread])
+        at = (int(spans.start_ns[span]), int(spans.end_ns[span]))
+        return (Evidence("span", *at, tid, name),)
+
     def waits(
         self, hops: NDArray[np.void], segments: Sequence[Segment], cuts: Sequence[Cut]
     ) -> list[Wait]:
@@ -421,9 +437,15 @@ def file_name(dev: int, inode: int) -> str:
     return f"{dev >> 20}:{dev & 0xFFFFF} inode {inode}" if inode else "anonymous memory"
 
 
+def _wait_kind(table: Table, row: int) -> WaitKind:
+    """The kind of a wait; one that this version does not know is another."""
+    value = int(table["wait_kind"][row])
+    return WaitKind(value) if value in _WAIT_KINDS else WaitKind.OTHER
+
+
 def wait_name(table: Table, row: int) -> str:
     """``futex 0x7f00 op 9``, ``epoll fd 12``, ``read pipe fd 3``: what a wait was in."""
-    kind = WaitKind(int(table["wait_kind"][row]))
+    kind = _wait_kind(table, row)
     arg, op, nr = int(table["arg"][row]), int(table["op"][row]), int(table["syscall"][row])
     if kind is WaitKind.FUTEX:
         return f"futex {arg:#x} op {op}"

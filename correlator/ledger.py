@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from gpucorrelate.correlator.steps import Steps
 
 
+_DAY_NS = 86_400 * 10**9
+_MOST_DAYS = 31
+
+
 def of_run(capture: Capture, states: States, steps: Steps, requests: Sequence[Request]) -> Ledger:
     """The ledger of a whole recording; every report of it carries this."""
     lines = [
@@ -75,7 +79,7 @@ def _step_gaps(steps: Steps) -> int:
     missing = 0
     for stream in np.unique(steps.stream):
         numbers = steps.number[steps.stream == stream]
-        missing += int(numbers.max() - numbers.min()) + 1 - len(numbers)
+        missing += int(numbers.max()) - int(numbers.min()) + 1 - len(numbers)
     return missing
 
 
@@ -102,7 +106,13 @@ def _losses(capture: Capture) -> list[LedgerLine]:
         *(rows[c].tolist() for c in ("hop", "what", "count")), strict=True
     ):
         by_hop[strings[hop], strings[what]] += count
+    told = {hop.partition(".")[0] for hop, _ in by_hop}
     lines = [
+        LedgerLine(words, 0, bad=True)
+        for hop, words in (("bpf", "lost in the kernel's rings"), ("agent", "dropped by agents"))
+        if hop not in told
+    ]
+    lines += [
         LedgerLine(f"lost at {hop}", count, what, bad=True)
         for (hop, what), count in sorted(by_hop.items())
     ]
@@ -140,6 +150,9 @@ def _missing(capture: Capture, states: States) -> tuple[str, ...]:
     if len(np.unique(capture.table("step_begin")["stream"])) > 1:
         missing.append("workers' calls by step: several engine cores number their steps alike")
     missing += _without_gil(capture)
+    days = (states.end_ns - states.start_ns) // _DAY_NS
+    if days > _MOST_DAYS:
+        missing.append(f"times: the recording spans {days} days, so some of them cannot be right")
     if not states.closed:
         missing.append("the end: the recording stops in the middle, what came last is unknown")
     if not len(states.reads.start_ns) and len(capture.table("worker_step")):

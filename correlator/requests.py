@@ -9,7 +9,7 @@ leaves no wake behind, and only the anchor knows it.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -90,6 +90,7 @@ class Request:
     ttft_legs: tuple[Leg, ...]
     cuts: tuple[Cut, ...]  # the first at arrival
     first_token_ns: int | None
+    http: bool
     checks: tuple[tuple[TokenPlace, int, int, str], ...]
 
     def mark(self, anchor: Anchor) -> Mark | None:
@@ -127,7 +128,15 @@ def build(capture: Capture, steps: Steps, sets: Rowsets) -> tuple[Request, ...]:
     # Exchanges that never became a request of the engine (refused, malformed) are requests too.
     alone = set(sources.http) - set(sources.link.values())
     made += [_request(capture, steps, sources, 0, end_ns, exchange) for exchange in alone]
-    return tuple(sorted((r for r in made if r is not None), key=lambda r: r.arrival_ns))
+    found = sorted((r for r in made if r is not None), key=lambda r: r.arrival_ns)
+    times = Counter(r.external_id for r in found)
+    # Several prompts or choices of one call share the id that the client knows.
+    return tuple(
+        replace(r, external_id=r.internal_id, aliases=(*r.aliases, r.external_id))
+        if times[r.external_id] > 1
+        else r
+        for r in found
+    )
 
 
 def _links_by_name(
@@ -287,7 +296,7 @@ def _request(
     checks += [sources.client[name] for name in (external, *aliases) if name in sources.client][:1]
     counts = {place: count for place, count, _, _ in checks}
     produced = sum(n for _, n in sources.made.get(rid, []))
-    first_token = (tokens[0].written_ns or tokens[0].processed_ns) if tokens else None
+    first_token = _first_token(tokens, end, http=bool(web))
     return Request(
         internal_id=internal,
         external_id=external,
@@ -306,11 +315,23 @@ def _request(
         tokens_out=counts.get(TokenPlace.ENGINE, produced or counts.get(TokenPlace.FRONTEND)),
         must_sample=_must_sample(in_steps, tokens),
         legs=legs,
-        ttft_legs=_ttft_legs(steps, legs, engine, tokens, arrival),
+        ttft_legs=_ttft_legs(legs, engine, tokens, first_token),
         cuts=cuts,
         first_token_ns=first_token,
+        http=bool(web),
         checks=tuple(checks),
     )
+
+
+def _first_token(tokens: tuple[Token, ...], end: int, *, http: bool) -> int | None:
+    """When the first token went out; ``None`` if none did, or if all went out as one."""
+    if not tokens:
+        return None
+    if not http:
+        return tokens[0].processed_ns
+    first = tokens[0].written_ns
+    at_once = len(tokens) > 1 and first == tokens[-1].written_ns
+    return first if 0 < first <= end and not at_once else None
 
 
 def _must_sample(in_steps: list[tuple[int, int, int]], tokens: tuple[Token, ...]) -> int:
@@ -468,6 +489,9 @@ def _partition(
     cuts = [Cut(arrival, PhaseName.RECEIVE, "received")]
     limit = engine.start_ns if engine else end
     for anchor, phase, name in _FRONT:
+        if anchor is Anchor.TOKENISED and engine is None and Anchor.SENT not in first:
+            # It was refused: what follows is the answer to the client.
+            phase = PhaseName.OUTPUT
         if anchor in first and cuts[-1].t_ns <= first[anchor].t_ns <= limit:
             cuts.append(Cut(first[anchor].t_ns, phase, name))
     legs: list[Leg] = []
@@ -525,17 +549,15 @@ def _step_cuts(steps: Steps, engine: _Engine) -> list[Cut]:
 
 
 def _ttft_legs(
-    steps: Steps,
     legs: tuple[Leg, ...],
     engine: _Engine | None,
     tokens: tuple[Token, ...],
-    arrival: int,
+    target: int | None,
 ) -> tuple[Leg, ...]:
     """Legs that tile arrival to the first token's writing."""
-    if not tokens or engine is None:
+    if not tokens or engine is None or target is None:
         return ()
     first = tokens[0]
-    target = first.written_ns or first.processed_ns
     made = min(max(first.made_ns, engine.start_ns), target)
     front = [leg for leg in legs if leg.end_ns <= engine.start_ns]
     output = legs[-1].tid

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     Mask = NDArray[np.bool_]
 
 
+_MOST_STEPS = 1 << 40
+
+
 @dataclass(frozen=True)
 class Rowsets:
     """Rowsets of all streams; ``find`` gives the slice of one."""
@@ -147,6 +150,11 @@ class Steps:
         return int(self.update_ns[i] or self.done_ns[i])
 
 
+def _possible(table: Table) -> Table:
+    """Rows whose step number an engine can reach: far below what a key has room for."""
+    return table.select(table["step"] < _MOST_STEPS)
+
+
 def _keyed(table: Table) -> I64:
     return (table["stream"].astype(np.int64) << 44) | table["step"].astype(np.int64)
 
@@ -164,8 +172,10 @@ def _pick(keys: I64, table: Table, name: str) -> I64:
 
 def build(capture: Capture, sets: Rowsets) -> Steps:
     """Join everything said about each step."""
-    begin, end = capture.table("step_begin"), capture.table("step_end")
-    update, worker = capture.table("step_update"), capture.table("worker_step")
+    begin, end, update, worker = (
+        _possible(capture.table(name))
+        for name in ("step_begin", "step_end", "step_update", "worker_step")
+    )
     keys, at = np.unique(_keyed(begin), return_index=True)
     begin = begin.select(at)
     order = np.lexsort((begin["start_ns"], begin["stream"]))

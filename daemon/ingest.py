@@ -143,7 +143,10 @@ class Ingest:
         """Take nothing more for the session."""
         for agent in self._of(session):
             if agent.stream is not None:
-                agent.strings = dict(agent.stream.reader.strings)
+                reader = agent.stream.reader
+                agent.strings = dict(reader.strings)
+                # The next session begins where this one ends: what lies before is not lost.
+                agent.last_seq, agent.drops = reader.last_seq, reader.drops
                 agent.string_bytes = agent.stream.string_bytes
             agent.session = agent.stream = None
             self._tally.count_ingest(started=-1)

@@ -33,7 +33,7 @@ from gpucorrelate.correlator.report.values import (
 )
 from gpucorrelate.correlator.states import CATEGORIES
 from gpucorrelate.correlator.walk import LegSpec, Paths, Walker
-from gpucorrelate.probes.wire.errors import NotFoundError, UsageError
+from gpucorrelate.probes.wire.errors import NotFoundError, RecordingError, UsageError
 from gpucorrelate.probes.wire.schema import Anchor
 
 if TYPE_CHECKING:
@@ -46,9 +46,6 @@ if TYPE_CHECKING:
     from gpucorrelate.correlator.states import States
     from gpucorrelate.correlator.steps import Steps
 
-#: Waits kept in a report; the rest is in the segments.
-MAX_WAITS = 1_000
-
 _BATCH = 256
 
 
@@ -56,6 +53,7 @@ class Run:
     """A correlated recording. Reports are built when asked for, from shared columns."""
 
     def __init__(self, capture: Capture) -> None:
+        _one_session(capture)
         capture = namespaces.to_host(capture)
         self.capture = capture
         self.states: States = states_.build(capture)
@@ -67,7 +65,11 @@ class Run:
 
     @classmethod
     def of(cls, capture: Capture) -> Run:
-        """Correlate a capture."""
+        """Correlate a capture.
+
+        Raises:
+            RecordingError: it holds more than one session.
+        """
         return cls(capture)
 
     @cached_property
@@ -211,7 +213,7 @@ class Run:
             int(s.waiting[i]),
             tuple(self.capture.strings[r] for r in rows.tolist()),
             tuple(segments),
-            tuple(waits[:MAX_WAITS]),
+            tuple(waits),
             s.worker_ns(i),
             self.ledger,
         )
@@ -318,7 +320,7 @@ class Run:
             phases=self._phases(r),
             segments=tuple(segments),
             ttft_segments=tuple(ttft),
-            waits=tuple(waits[:MAX_WAITS]),
+            waits=tuple(waits),
             tokens=tokens,
             checks=tuple(
                 TokenCheck(place.name.lower(), count, digest)
@@ -327,6 +329,7 @@ class Run:
             boundaries=(f"arrival = {r.arrival_what}", f"end = {r.end_what}"),
             ledger=self.ledger,
             steps=steps,
+            http=r.http,
         )
 
     def _path(
@@ -386,6 +389,17 @@ class Run:
         )
 
 
+def _one_session(capture: Capture) -> None:
+    """Refuse to blend recordings that were put into one file."""
+    rows = capture.table("session")
+    names = sorted({capture.strings[i] for i in rows["session"].tolist()} - {""})
+    if len(names) > 1:
+        raise RecordingError(
+            f"{len(names)} sessions in one recording ({', '.join(names[:3])}): they share no time",
+            hint="report the files one at a time",
+        )
+
+
 def _step_phase(kind: str) -> PhaseName:
     return {"prefill": PhaseName.PREFILL, "mixed": PhaseName.MIXED}.get(kind, PhaseName.DECODE)
 
@@ -399,7 +413,13 @@ def _phase_sums(r: Request) -> tuple[tuple[PhaseName, int], ...]:
 
 
 def _itl(r: Request) -> Iterator[int]:
-    times = [token.written_ns or token.processed_ns for token in r.tokens]
+    if r.first_token_ns is None:
+        return
+    times = [
+        token.written_ns or token.processed_ns
+        for token in r.tokens
+        if token.written_ns or not r.http
+    ]
     for a, b in itertools.pairwise(times):
         yield b - a
 

@@ -216,6 +216,7 @@ class RequestReport:
     boundaries: tuple[str, ...]  # what "arrival" and "end" mean here, in words
     ledger: Ledger
     steps: tuple[int, ...] = ()
+    http: bool = False  # it came in over HTTP, so tokens count as out when written
 
     @property
     def wall_ns(self) -> int:
@@ -229,8 +230,18 @@ class RequestReport:
 
     @property
     def itl_ns(self) -> tuple[int, ...]:
-        """Gaps between the moments tokens were written (inter-token latencies)."""
-        times = [leg.written_ns or leg.processed_ns for leg in self.tokens]
+        """Gaps between the moments tokens were written (inter-token latencies).
+
+        Empty where tokens did not go out one by one: a response that is not streamed, or one
+        that was never written.
+        """
+        if self.first_token_ns is None:
+            return ()
+        times = [
+            leg.written_ns or leg.processed_ns
+            for leg in self.tokens
+            if leg.written_ns or not self.http
+        ]
         return tuple(b - a for a, b in itertools.pairwise(times))
 
 

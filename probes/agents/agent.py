@@ -198,7 +198,6 @@ class Agent:
         self._switch(on=False)
         self.transport.abandon()
         self.drops.reset()
-        self.texts.reset()
         self.texts.renew_lock()
         self.rowsets.take()
         for rows in self._rows.values():

@@ -179,10 +179,6 @@ class Texts:
         """In a forked child: the parent's other threads may have held the lock, and are gone."""
         self._lock = threading.Lock()
 
-    def reset(self) -> None:
-        """In a forked child: the parent may have held the lock."""
-        self._lock = threading.Lock()
-
     def number(self, text: str) -> int:
         """The number of a text, in this process."""
         found = self._numbers.get(text)

@@ -44,6 +44,10 @@ def _parent_of(tgid: int) -> int:
     return int(text.rpartition(")")[2].split()[1])
 
 
+#: Records among which one whose end had to be worked out is not worth a warning.
+_FEW = 1_000
+
+
 class Tracer:
     """The kernel probes: started once, then told which processes to watch.
 
@@ -170,7 +174,8 @@ class Tracer:
             item.what: f"{item.why}; {item.mend}" if item.mend else item.why
             for item in (*self._support.missing, *self._kernel.refused)
         }
-        if count := self._kernel.recovered:
+        count = self._kernel.recovered
+        if count * _FEW > self._taken:
             lost["ebpf.sched"] = (
                 f"this kernel did not report {count} returns to a CPU (seen on virtual machines, "
                 "where a CPU idles): their time is the scheduler's, their waker may be unknown"

@@ -6,12 +6,15 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from gpucorrelate.correlator.capture import Capture
 from gpucorrelate.correlator.report.build import Run
 from gpucorrelate.correlator.report.values import Category, PhaseName, RequestReport, Segment
-from gpucorrelate.probes.wire.errors import NotFoundError, UsageError
-from gpucorrelate.probes.wire.schema import Anchor, QueueOp, TokenPlace, WaitKind
+from gpucorrelate.probes.wire.errors import NotFoundError, RecordingError, UsageError
+from gpucorrelate.probes.wire.frame import Batch, StringTable, columns_of
+from gpucorrelate.probes.wire.schema import BY_NAME, Anchor, QueueOp, TokenPlace, WaitKind
 from tests.unit.synth import API, CORE, WORKER, Recording
 
 US = 1_000
@@ -255,3 +258,67 @@ def test_rows_stated_twice_count_once() -> None:
               computed=computed, prompt=10, must_sample=1)  # fmt: skip
     assert report(r).phases == report(recording()).phases
     assert report(r).ledger == report(recording()).ledger
+
+
+def test_two_sessions_in_one_file_are_not_blended() -> None:
+    r = recording().add("session", 1, t_ns=5, event=1, tgid=API, session="another")
+    with pytest.raises(RecordingError, match="2 sessions"):
+        Run.of(r.capture())
+
+
+def test_values_of_a_newer_or_broken_writer_do_not_end_the_report() -> None:
+    r = recording()
+    r.wait(API, 5_100 * US, 5_150 * US, kind=255, waker=CORE)  # type: ignore[arg-type]
+    r.add("step_begin", 4, step=2**63, start_ns=9_000 * US)
+    got = report(r)
+    assert sum(s.length_ns for s in got.segments) == got.wall_ns
+    counts = {line.name: line.count for line in got.ledger.lines}
+    assert counts["step numbers missing"] == 0
+
+
+def test_reading_a_recording_whose_string_ids_are_reused_takes_no_copies() -> None:
+    def batches(rounds: int) -> list[Batch]:
+        kind, table = BY_NAME["meta"], StringTable(limit=64)
+        made = []
+        for n in range(rounds):
+            columns = columns_of(kind, [(n, f"key {n}", f"value {n}")], table)
+            made.append(Batch(kind.id, 1, columns, n + 1, 0, table.take_fresh(), 3))
+        return made
+
+    capture = Capture.from_batches(batches(1000))
+    names = [capture.strings[i] for i in capture.table("meta")["key"]]
+    assert names == [f"key {n}" for n in range(1000)]
+
+
+def with_chunks(chunks: list[tuple[int, int]], last: int | None) -> RequestReport:
+    """The recording's request with other chunks, in us, and another end."""
+    r = recording()
+    capture = r.capture()
+    rows = capture.table("request")
+    chunky = np.isin(rows["anchor"], (Anchor.CHUNK_START, Anchor.CHUNK_END, Anchor.LAST_BYTE))
+    capture = replace(capture, _tables={**capture._tables, "request": rows.select(~chunky)})
+    more = Recording().process(3, API, "api").process(4, CORE, "core")
+    for start, end in chunks:
+        anchor(more, Anchor.CHUNK_START, start * US, http=1, value=64)
+        anchor(more, Anchor.CHUNK_END, end * US, http=1, value=64)
+    if last is None:
+        anchor(more, Anchor.HTTP_DISCONNECT, 4_000 * US, http=1)
+    else:
+        anchor(more, Anchor.LAST_BYTE, last * US, http=1, value=200)
+    extra = more.capture().table("request")
+    kept = capture.table("request")
+    rows = kept.extend({c: extra[c] for c in ("stream", *(c.name for c in extra.kind.columns))})
+    capture = replace(capture, _tables={**capture._tables, "request": rows})
+    return Run.of(capture).request("x-1-0-ab")
+
+
+def test_a_response_in_one_piece_has_no_time_to_first_token() -> None:
+    got = with_chunks([(5_000, 5_100)], 5_150)
+    assert (got.first_token_ns, got.ttft_ns, got.itl_ns, got.ttft_segments) == (None, None, (), ())
+    assert got.tokens_out == 3
+
+
+def test_tokens_that_never_went_out_before_the_client_left_have_no_times() -> None:
+    got = with_chunks([], None)
+    assert (got.end_ns, got.ttft_ns, got.itl_ns) == (4_000 * US, None, ())
+    assert tiles(got.segments, got.arrival_ns, got.end_ns)
