@@ -57,7 +57,7 @@ def attach(
 
     Exits with 3 when no request was seen.
     """
-    from gpucorrelate.cli.follow import follow, leave, stoppable
+    from gpucorrelate.cli.follow import follow, leave, stoppable, watched
     from gpucorrelate.cli.produce import write_summary
 
     seconds = duration_s(duration) if duration else None
@@ -76,11 +76,12 @@ def attach(
             print(session)
             return 0
         note("following until Ctrl-C" if seconds is None else f"following for {duration}")
-        try:
-            why = follow(client, session, seconds, stop)
-        finally:
-            if not answer.already:
-                leave(client, session)
+        with watched(pid):
+            try:
+                why = follow(client, session, seconds, stop)
+            finally:
+                if not answer.already:
+                    leave(client, session)
     note(f"{why}; {'still attached' if answer.already else 'detached'}")
     write_summary(open_run(Source(None, session, control)), form, look, sys.stdout)
     note(

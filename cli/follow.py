@@ -12,7 +12,7 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from gpucorrelate.correlator.report.names import clip, safe
-from gpucorrelate.probes.wire.errors import EXIT_NOT_FOUND, ControlError
+from gpucorrelate.probes.wire.errors import EXIT_NOT_FOUND, ControlError, DaemonUnreachableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from gpucorrelate.daemon.client import Client
     from gpucorrelate.daemon.values import Progress
 
+#: How long the daemon stays attached after the time is over, should nobody detach.
+GRACE_S = 5.0
 ATTACHED = "attached"
 _POLL_S = 0.5
 # Where nobody watches the line change, in a log, once in this time is enough.
@@ -112,6 +114,22 @@ def follow(client: Client, session: str, duration_s: float | None, stop: Event) 
         return "stopped"
     finally:
         line.close()
+
+
+@contextlib.contextmanager
+def watched(pid: int) -> Iterator[None]:
+    """While attached, an unreachable daemon is one that went away, not one to be started.
+
+    Raises:
+        DaemonUnreachableError: it went away, and what becomes of the session.
+    """
+    try:
+        yield
+    except DaemonUnreachableError as exc:
+        raise DaemonUnreachableError(
+            f"the daemon went away while attached to {pid}; the session goes on when it is back: "
+            "gpucorrelate status"
+        ) from exc
 
 
 def leave(client: Client, session: str) -> None:

@@ -80,9 +80,9 @@ def _stand_in() -> None:
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
     if sys.stdout is None:
-        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: PTH123, SIM115
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     if sys.stderr is None:
-        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: PTH123, SIM115
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
 
 
 def _silence() -> None:
@@ -137,7 +137,8 @@ def _not_installed(exc: ModuleNotFoundError) -> int:
 
 def _one_line(text: str) -> str:
     if len(text) > _LONGEST_MESSAGE:
-        text = text[:_LONGEST_MESSAGE] + "..."
+        half = _LONGEST_MESSAGE // 2
+        text = f"{text[:half]}...{text[-half:]}"
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 

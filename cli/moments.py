@@ -42,7 +42,7 @@ def moment_ns(text: str, end_ns: int) -> int:
     """
     ago = length_ns(text)
     if ago is not None:
-        return max(end_ns - ago, 0)
+        return max(end_ns - ago, -_LAST_NS)
     if _SECONDS.fullmatch(text.strip()):
         return min(int(Decimal(text.strip()) * _UNITS_NS["s"]), _LAST_NS)
     if _NANOSECONDS.fullmatch(text.strip()):

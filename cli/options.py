@@ -28,10 +28,8 @@ _SESSION_LETTERS = 255
 _ID_LETTERS = 4096
 
 
-class Name(click.ParamType):
+class Name(click.types.StringParamType):
     """A text of limited length, so that nobody downstream must take one of any length."""
-
-    name = "text"
 
     def __init__(self, letters: int) -> None:
         self.letters = letters
@@ -40,7 +38,7 @@ class Name(click.ParamType):
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> str:
         """The text as it is."""
-        text = str(value)
+        text = str(super().convert(value, param, ctx))
         if len(text) > self.letters:
             self.fail(f"longer than {self.letters:,} letters", param, ctx)
         return text

@@ -57,26 +57,27 @@ def record(
     check_output(output, force=force)
     client = client_of(control)
     if session is None:
-        from gpucorrelate.cli.follow import follow, leave, stoppable
+        from gpucorrelate.cli.follow import follow, leave, stoppable, watched
 
         with stoppable() as stop:
             answers = [client.attach(pid) for pid in pids]
             mine = [answer.session.session for answer in answers if not answer.already]
-            try:
-                found = {answer.session.session for answer in answers}
-                if len(found) > 1:
-                    raise UsageError(
-                        f"{len(found)} engines cannot share a recording",
-                        hint="record each process tree to a file of its own",
-                    )
-                session = found.pop()
-                for warning in answers[0].warnings:
-                    note(f"warning: {warning}")
-                note(f"recording session {session}")
-                note(follow(client, session, seconds, stop))
-            finally:
-                for one in mine:
-                    leave(client, one)
+            with watched(pids[0]):
+                try:
+                    found = {answer.session.session for answer in answers}
+                    if len(found) > 1:
+                        raise UsageError(
+                            f"{len(found)} engines cannot share a recording",
+                            hint="record each process tree to a file of its own",
+                        )
+                    session = found.pop()
+                    for warning in answers[0].warnings:
+                        note(f"warning: {warning}")
+                    note(f"recording session {session}")
+                    note(follow(client, session, seconds, stop))
+                finally:
+                    for one in mine:
+                        leave(client, one)
     size = save_session(client, session, output)
     note(f"{size / 1e6:.1f} MB in {output}; report it with: gpucorrelate report {output}")
     return 0

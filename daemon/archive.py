@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpucorrelate.daemon.saved import DETACHED, SavedSession
-from gpucorrelate.daemon.store import Segment, open_directory, segment_numbers
+from gpucorrelate.daemon.store import Segment, open_directory, open_regular, segment_numbers
 from gpucorrelate.daemon.values import ProcessInfo, Progress, SessionInfo
 from gpucorrelate.probes.wire.errors import StoreError
 
@@ -104,8 +104,7 @@ class Archive:
         opened: list[tuple[int, int]] = []
         try:
             for number in segment_numbers(fd):
-                flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
-                one = os.open(Segment(number).name, flags, dir_fd=fd)
+                one = open_regular(fd, Segment(number).name)
                 opened.append((one, os.fstat(one).st_size))
         except OSError as exc:
             for one, _ in opened:

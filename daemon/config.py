@@ -35,7 +35,13 @@ class Limits:
             waits in its socket, so that a flood costs the flooder, not the others.
         idle_read_bytes_per_tick: The same for a process that nobody asked to send.
         damaged: Damaged stretches after which an agent is disconnected.
-        string_bytes: Most that one stream's string table may hold.
+        string_bytes: Most that one stream may have restated in every segment: its strings and
+            lasting rows. Less where segments are small, see ``DaemonConfig.stream_bytes``.
+        idle_string_bytes: The same for a process in no session; what it sends beyond that stays
+            in its socket until it is in one.
+        idle_bytes_per_uid: What processes in no session may keep here, of one user other than
+            root; beyond it they are read no further, far beyond it disconnected.
+        idle_bytes: The same for all processes in no session.
         sessions: Sessions at one time.
         sessions_per_uid: Of one user other than root.
         processes: Processes in one session.
@@ -48,7 +54,10 @@ class Limits:
     read_bytes_per_tick: int = 4 * MIB
     idle_read_bytes_per_tick: int = 64 << 10
     damaged: int = 64
-    string_bytes: int = 64 * MIB
+    string_bytes: int = 8 * MIB
+    idle_string_bytes: int = 256 << 10
+    idle_bytes_per_uid: int = 16 * MIB
+    idle_bytes: int = 64 * MIB
     sessions: int = 32
     sessions_per_uid: int = 8
     processes: int = 4096

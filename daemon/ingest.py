@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gpucorrelate.daemon import messages
+from gpucorrelate.daemon.budget import ENTRY_BYTES, Budget, text_bytes
 from gpucorrelate.daemon.columns import rows_of
 from gpucorrelate.daemon.loop import READ, WRITE
-from gpucorrelate.daemon.sockets import Listener, Peer, listen, peer_of
+from gpucorrelate.daemon.sockets import Listener, Peer, listen, peer_of, vanished
 from gpucorrelate.probes.host import procfs
 from gpucorrelate.probes.wire.frame import Batch, Damage, Decoder
 from gpucorrelate.probes.wire.schema import BY_NAME
@@ -40,6 +41,7 @@ _READ_BYTES = 256 << 10
 _READS_AT_END = 64
 _MAX_UNSENT_BYTES = 64 << 10
 _NAME_CHARS = 64
+_LOOK_NS = 500_000_000
 
 
 @dataclass(eq=False)
@@ -52,6 +54,9 @@ class Agent:
         process: The process, as it was when it connected.
         session: Session it was told to send for.
         stream: Its stream in that session.
+        paused: It is not read for the rest of this turn.
+        stalled: It is not read until it is in a session, or others keep less.
+        kept: Bytes that it keeps here while it is in none.
     """
 
     sock: socket.socket
@@ -70,6 +75,8 @@ class Agent:
     damaged: int = 0
     budget: int = 0
     paused: bool = False
+    stalled: bool = False
+    kept: int = 0
     last_rows_ns: int = 0
     unsent: bytearray = field(default_factory=bytearray)
 
@@ -103,6 +110,8 @@ class Ingest:
         self._find = find
         self._agents: dict[int, Agent] = {}
         self._by_pid: dict[int, Agent] = {}
+        self._budget = Budget(config.limits)
+        self._look_ns = 0
         self._listener: Listener | None = None
 
     def open(self) -> None:
@@ -147,9 +156,10 @@ class Ingest:
                 agent.strings = dict(reader.strings)
                 # The next session begins where this one ends: what lies before is not lost.
                 agent.last_seq, agent.drops = reader.last_seq, reader.drops
-                agent.string_bytes = agent.stream.string_bytes
+                agent.string_bytes = _size(agent.strings)
             agent.session = agent.stream = None
             self._tally.count_ingest(started=-1)
+            self._account(agent)
 
     def finish(self, pid: int) -> None:
         """A process is gone: take what its agent had sent, and close."""
@@ -180,6 +190,28 @@ class Ingest:
             if agent.paused:
                 agent.paused = False
                 self._watch(agent)
+        now = time.monotonic_ns()
+        if now - self._look_ns > _LOOK_NS:
+            self._look_ns = now
+            self._look_at_stalled()
+
+    def _look_at_stalled(self) -> None:
+        """Who is not read is not seen to hang up; and there may be room for them by now."""
+        stalled = [agent for agent in self._agents.values() if agent.stalled]
+        gone = vanished([agent.sock for agent in stalled])
+        for agent in stalled:
+            if agent.sock in gone:
+                self._close(agent)
+            elif not self._budget.exhausted(agent.peer.uid, agent.string_bytes):
+                agent.stalled = False
+                self._watch(agent)
+
+    def _account(self, agent: Agent) -> None:
+        """Bring the budget up to date with what the agent keeps."""
+        idle = agent.session is None and agent.sock.fileno() >= 0
+        kept = agent.string_bytes + agent.decoder.pending_bytes if idle else 0
+        self._budget.change(agent.peer.uid, kept - agent.kept)
+        agent.kept = kept
 
     def _of(self, session: Session) -> list[Agent]:
         return [agent for agent in self._agents.values() if agent.session is session]
@@ -222,7 +254,7 @@ class Ingest:
         return sum(1 for agent in self._agents.values() if agent.peer.uid == uid)
 
     def _watch(self, agent: Agent) -> None:
-        events = (0 if agent.paused else READ) | (WRITE if agent.unsent else 0)
+        events = (0 if agent.paused or agent.stalled else READ) | (WRITE if agent.unsent else 0)
         self._loop.remove(agent.sock)
         if events:
             self._loop.add(agent.sock, lambda ready: self._ready(agent, ready), events)
@@ -260,8 +292,11 @@ class Ingest:
                 self._take(agent, item[0], item[1], now)
             if agent.sock.fileno() < 0:
                 return False
-        if agent.budget <= 0:
-            agent.paused = True
+        if agent.session is None:
+            self._account(agent)
+            agent.stalled = self._budget.exhausted(agent.peer.uid, agent.string_bytes)
+        agent.paused = agent.budget <= 0
+        if agent.paused or agent.stalled:
             self._watch(agent)
         return True
 
@@ -293,13 +328,16 @@ class Ingest:
     def _learn(self, agent: Agent, batch: Batch) -> None:
         """Keep what a stream needs from a process that is not being recorded."""
         for index, text in batch.strings:
-            agent.string_bytes += len(text) - len(agent.strings.get(index, ""))
+            known = agent.strings.get(index)
+            agent.string_bytes += text_bytes(text)
+            agent.string_bytes += ENTRY_BYTES if known is None else -text_bytes(known)
             agent.strings[index] = text
         agent.last_seq = max(agent.last_seq, batch.seq)
         agent.drops = max(agent.drops, batch.drops)
         if batch.kind != _STREAM.id:
             self._tally.count_ingest(unasked=1)
-        if agent.string_bytes > self._limits.string_bytes:
+        self._account(agent)
+        if self._budget.overdrawn(agent.peer.uid, agent.string_bytes):
             self._cut_off(agent)
 
     def _introduce(self, agent: Agent, batch: Batch) -> None:
@@ -315,6 +353,8 @@ class Ingest:
         if agent.session is session:
             return
         agent.session = session
+        agent.stalled = False
+        self._account(agent)
         self._tally.count_ingest(started=1)
         # Without an introduction there is no stream yet: it comes first on every connection.
         if agent.producer or agent.role:
@@ -379,3 +419,9 @@ class Ingest:
         agent.session = agent.stream = None
         agent.peer.close()
         agent.sock.close()
+        agent.stalled = False
+        self._account(agent)
+
+
+def _size(strings: dict[int, str]) -> int:
+    return sum(map(text_bytes, strings.values())) + ENTRY_BYTES * len(strings)

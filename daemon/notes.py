@@ -127,14 +127,28 @@ class Notes:
 
     def write_losses(self) -> None:
         """Record what was counted since the last time, one row for each hop and kind."""
-        losses, self._losses = self._losses, {}
-        self.write(
-            BY_NAME["loss"],
-            [
-                (t_ns, since_ns, hop, what[:_TEXT_CHARS], count)
-                for (hop, what), (count, since_ns, t_ns) in losses.items()
-            ],
-        )
+        rows = self.unwritten()
+        self._losses = {}
+        self.write(BY_NAME["loss"], rows)
+
+    def unwritten(self) -> list[Row]:
+        """Rows of the losses that are not recorded yet."""
+        return [
+            (t_ns, since_ns, hop, what[:_TEXT_CHARS], count)
+            for (hop, what), (count, since_ns, t_ns) in self._losses.items()
+        ]
+
+    def last_words(self, pid: int, reason: str, now_ns: int) -> bytes:
+        """Frames with the losses not recorded yet and the session's end, for the caller to write.
+
+        They hold every string of the daemon's stream: what stated them before may be lost.
+        """
+        self._stream.table.restate()
+        frames: list[bytes] = []
+        self._append = lambda frame, _rows: frames.append(frame)
+        self.write_losses()
+        self.event(SessionEvent.DETACHED, pid, reason, now_ns)
+        return b"".join(frames)
 
     def complaints(self) -> tuple[str, ...]:
         """Sources that should work and do not."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from gpucorrelate.daemon.recall import RESTATED
-from gpucorrelate.daemon.store import SUFFIX
+from gpucorrelate.daemon.store import SUFFIX, open_regular
 from gpucorrelate.probes.wire.errors import RecordingError
 from gpucorrelate.probes.wire.frame import Batch, Damage, Decoder
 
@@ -137,7 +137,7 @@ def scan_segment(directory_fd: int, name: str, take: Callable[[Batch], None]) ->
     Raises:
         OSError: the segment cannot be read or mended.
     """
-    fd = os.open(name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=directory_fd)
+    fd = open_regular(directory_fd, name, os.O_RDWR)
     with open(fd, "r+b") as file:  # noqa: PTH123 - a descriptor, not a path
         decoder = Decoder()
         at = good = 0
@@ -158,10 +158,10 @@ def scan_segment(directory_fd: int, name: str, take: Callable[[Batch], None]) ->
 
 
 def _set_aside(directory_fd: int, name: str, file: BinaryIO, start: int) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     file.seek(start)
     try:
-        fd = os.open(name, flags, 0o640, dir_fd=directory_fd)
+        fd = open_regular(directory_fd, name, flags)
         with open(fd, "ab") as aside:  # noqa: PTH123 - a descriptor, not a path
             while chunk := file.read(_CHUNK_BYTES):
                 aside.write(chunk)

@@ -4,13 +4,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 from gpucorrelate.daemon.store import Segment, read_file, replace_file
 from gpucorrelate.daemon.values import ValueFormatError, from_map, to_map
 from gpucorrelate.probes.wire.errors import StoreError
 
 FILE = "session.json"
+#: Name of the file of a session whose end could not be written into it: to rename takes no room.
+ENDED_FILE = "session.ended.json"
 
 ATTACHED = "attached"
 CLOSING = "closing"
@@ -93,6 +97,18 @@ def save(directory_fd: int, saved: SavedSession) -> None:
         OSError: it cannot be written; the old one is still there.
     """
     replace_file(directory_fd, FILE, json.dumps(to_map(saved), indent=1).encode())
+    with suppress(OSError):
+        os.unlink(ENDED_FILE, dir_fd=directory_fd)
+
+
+def mark_ended(directory_fd: int) -> None:
+    """Have the session's file, which says that it runs, never be taken for one that does.
+
+    Raises:
+        OSError: it cannot be renamed.
+    """
+    with suppress(FileNotFoundError):
+        os.rename(FILE, ENDED_FILE, src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
 
 
 def load(directory_fd: int) -> SavedSession:
@@ -102,6 +118,12 @@ def load(directory_fd: int) -> SavedSession:
         StoreError: it is not there or not what it should be.
     """
     try:
-        return from_map(SavedSession, json.loads(read_file(directory_fd, FILE)))
+        try:
+            return from_map(SavedSession, json.loads(read_file(directory_fd, FILE)))
+        except FileNotFoundError:
+            text = read_file(directory_fd, ENDED_FILE)
+        found = from_map(SavedSession, json.loads(text))
+        reason = found.reason or "detached; how it ended could not be written"
+        return replace(found, state=DETACHED, reason=reason)
     except (OSError, ValueError, ValueFormatError) as exc:
         raise StoreError(f"session file: {exc}") from exc

@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from gpucorrelate.daemon.columns import frames_outside
 from gpucorrelate.daemon.counting import Counts
 from gpucorrelate.daemon.notes import Notes
 from gpucorrelate.daemon.processes import Processes
@@ -20,9 +21,11 @@ from gpucorrelate.daemon.saved import (
     DETACHED,
     SavedSession,
     load,
+    mark_ended,
     save,
 )
 from gpucorrelate.daemon.store import SegmentStore, open_directory
+from gpucorrelate.daemon.streams import DAEMON_STREAM
 from gpucorrelate.daemon.streamset import StreamSet
 from gpucorrelate.daemon.values import ProcessInfo, Progress, SessionInfo
 from gpucorrelate.probes.wire.errors import StoreError
@@ -39,12 +42,14 @@ if TYPE_CHECKING:
 
     from gpucorrelate.daemon.config import DaemonConfig
     from gpucorrelate.daemon.health import Tally
+    from gpucorrelate.daemon.store import StoreLoss
     from gpucorrelate.daemon.streams import AgentStream
     from gpucorrelate.probes.wire.schema import Kind
 
 log = logging.getLogger(__name__)
 
 _SAVE_EVERY_NS = 500_000_000
+_SETTLE_AGAIN_NS = 250_000_000
 _TASK = BY_NAME["task"]
 #: A turn of the loop writes once, but memory is bounded within it as well.
 _MAX_PENDING_BYTES = 16 << 20
@@ -77,7 +82,11 @@ class Session:
         self._tally = tally
         self._saved = saved
         self._dirty = True
+        self._failed_to_save = False
         self._saved_ns = 0
+        self._last_words = b""
+        self._settle_ns = 0
+        self.settled = False
         self._store = SegmentStore(
             directory, config.segment_bytes, self.streams.head, tally, saved.segments
         )
@@ -148,22 +157,53 @@ class Session:
     def close(self, reason: str, *, resumable: bool = False) -> SavedSession:
         """Write the last row and close the recording; returns what is left on disk.
 
+        Without room for that, the session is not ``settled``, and ``settle`` tries again.
+
         Args:
             reason: Why it ends.
             resumable: It is to be taken up when the daemon starts again.
         """
-        now = time.monotonic_ns()
-        self._write_losses()
-        self.notes.event(SessionEvent.DETACHED, self._saved.root_pid, reason, now)
         for target in self.processes.targets.values():
             self.processes.release(target)
         self._store.flush()
+        self._count_store_losses(self._store.losses(last=True))
+        now = time.monotonic_ns()
+        self._last_words = self.notes.last_words(self._saved.root_pid, reason, now)
         if not resumable:
             self.state = DETACHED
             self._saved = replace(self._saved, ended_unix_s=time.time(), reason=reason)
-        self.save()
-        self._store.close()
+        return self.settle(now)
+
+    def settle(self, now_ns: int) -> SavedSession:
+        """Write the end of a closed session unless that is done; returns what is on disk."""
+        if self.settled or now_ns < self._settle_ns:
+            return self._saved
+        self._settle_ns = now_ns + _SETTLE_AGAIN_NS
+        if self._last_words and self._store.write_last(self._last_words):
+            self._last_words = b""
+        if not self.save() and self.state == DETACHED:
+            try:
+                mark_ended(self._store.directory_fd)
+            except OSError as exc:
+                log.warning("session %s: its end cannot be written: %s", self.id, exc)
+        elif not self._last_words:
+            self.abandon()
         return self._saved
+
+    def abandon(self) -> None:
+        """Close the files of a closed session, whether its end is written or not."""
+        self.settled = True
+        self._store.close()
+
+    def tail(self) -> bytes:
+        """What is known but could not be written: for readers of the recording as it is."""
+        if self._last_words:
+            return self._last_words
+        rows = self.notes.unwritten()
+        for loss in self._store.unwritten():
+            what = f"rows ({loss.reason})"
+            rows.append((loss.t_ns, loss.since_ns, "store.disk", what, loss.rows))
+        return b"".join(frames_outside(BY_NAME["loss"], rows, DAEMON_STREAM))
 
     # What is recorded.
 
@@ -244,9 +284,7 @@ class Session:
         self._check_silence(now_ns)
         self._write_losses()
         began = self._store.flush()
-        for loss in self._store.losses():
-            what = f"rows ({loss.reason})"
-            self.notes.loss("store.disk", what, loss.rows, loss.since_ns, loss.t_ns)
+        self._count_store_losses(self._store.losses())
         changed = self._dirty or self.processes.changed
         if began or (changed and now_ns - self._saved_ns > _SAVE_EVERY_NS):
             self.save()
@@ -318,7 +356,7 @@ class Session:
             ),
             segments=len(self._store.segments),
             size_bytes=self.size_bytes,
-            lost=self.notes.lost,
+            lost=self.lost,
         )
 
     def progress(self) -> Progress:
@@ -335,13 +373,18 @@ class Session:
             tokens=counts.tokens,
             waits=counts.waits,
             rows=counts.rows,
-            lost=self.notes.lost,
+            lost=self.lost,
             processes=len(self.processes.living()),
             agents=len(self.agents),
             threads=self.processes.threads(),
             size_bytes=self.size_bytes,
             warnings=self.warnings(),
         )
+
+    @property
+    def lost(self) -> int:
+        """Events known to be lost."""
+        return self.notes.lost + sum(loss.rows for loss in self._store.unwritten())
 
     def warnings(self) -> tuple[str, ...]:
         """What is wrong now."""
@@ -350,16 +393,18 @@ class Session:
             found.append(f"recording cannot be written: {self.failing}")
         return (*found, *self.notes.complaints())
 
-    def save(self) -> None:
+    def save(self) -> bool:
         """Write the session's file; a failure is logged and tried again."""
         self._saved_ns = time.monotonic_ns()
         try:
             save(self._store.directory_fd, self._snapshot())
         except OSError as exc:
-            log.warning("session %s: cannot save its state: %s", self.id, exc)
-            self._dirty = True
-        else:
-            self._dirty = self.processes.changed = False
+            if not self._failed_to_save:
+                log.warning("session %s: cannot save its state: %s", self.id, exc)
+            self._dirty = self._failed_to_save = True
+            return False
+        self._dirty = self._failed_to_save = self.processes.changed = False
+        return True
 
     # Inside.
 
@@ -377,7 +422,7 @@ class Session:
             saved,
             state=DETACHED if self.state == DETACHED else ATTACHED,
             segments=segments,
-            lost=self.notes.lost,
+            lost=self.lost,
             targets=self.processes.saved(),
         )
         return self._saved
@@ -393,6 +438,11 @@ class Session:
             )
         elif self.notes.knows(source):
             self.notes.capability(source, CapabilityState.ON, "")
+
+    def _count_store_losses(self, losses: Iterable[StoreLoss]) -> None:
+        for loss in losses:
+            what = f"rows ({loss.reason})"
+            self.notes.loss("store.disk", what, loss.rows, loss.since_ns, loss.t_ns)
 
     def _write_losses(self) -> None:
         # While nothing can be written, losses of other hops are kept, not lost as well.

@@ -74,6 +74,7 @@ class Sessions:
         self._active: dict[str, Session] = {}
         self.archive = Archive(self._base, config, tally)
         self._closing: dict[str, tuple[int, str]] = {}
+        self._unsettled: dict[str, Session] = {}
         self._scan_ns = self._trim_ns = 0
         self._follower = Follower(loop, tracing, lambda: self.running, self._all_gone)
         self._ingest: Ingest | None = None
@@ -176,6 +177,8 @@ class Sessions:
             session.tick(now)
             if session.id in self._closing:
                 self._close_if_quiet(session, now)
+        for session in list(self._unsettled.values()):
+            self._settle(session, now)
         if now - self._trim_ns > _TRIM_NS:
             self._trim_ns = now
             self._trim(now)
@@ -279,15 +282,17 @@ class Sessions:
     def open(self, name: str) -> list[tuple[int, int]]:
         """Descriptors of a session's recording and the bytes to read of each, in order.
 
-        Of a running session everything up to now, waits that have not ended included; those
-        are in a file of their own, so that the recording does not hold them twice.
+        Of a running session everything up to now, waits that have not ended and losses that
+        are not recorded yet included; those are in a file of their own, so that the recording
+        does not hold them twice.
 
         Raises:
             StoreError: it cannot be read.
         """
         session = self._active.get(name)
         if session is None:
-            return self.archive.open(name)
+            opened = self.archive.open(name)
+            return _with_tail(opened, b"".join(s.tail() for s in self._unsettled_of(name)))
         now = time.monotonic_ns()
         self._follower.drain(now)
         rows = []
@@ -301,13 +306,7 @@ class Sessions:
                 rows.append((kind, count, columns))
         session.flush()
         opened = session.open_segments()
-        tail = frames_of_open_waits(rows, KERNEL_STREAM)
-        if tail:
-            fd = os.memfd_create("gpucorrelate-open-waits", os.MFD_CLOEXEC)
-            os.write(fd, tail)
-            os.lseek(fd, 0, os.SEEK_SET)
-            opened.append((fd, len(tail)))
-        return opened
+        return _with_tail(opened, frames_of_open_waits(rows, KERNEL_STREAM) + session.tail())
 
     def stored(self) -> tuple[int, int]:
         """Segments and bytes on disk, all sessions."""
@@ -378,6 +377,21 @@ class Sessions:
         self._active.pop(session.id, None)
         self._closing.pop(session.id, None)
         self.archive.add(session.close(reason, resumable=resumable))
+        if not session.settled:
+            self._unsettled[session.id] = session
+
+    def _settle(self, session: Session, now: int) -> None:
+        """Try again to write the end of a session for which there was no room."""
+        if session.id not in self.archive:
+            session.abandon()
+        else:
+            self.archive.add(session.settle(now))
+        if session.settled:
+            del self._unsettled[session.id]
+
+    def _unsettled_of(self, name: str) -> list[Session]:
+        session = self._unsettled.get(name)
+        return [session] if session is not None else []
 
     def _trim(self, now: int) -> None:
         config = self._config
@@ -430,3 +444,13 @@ class Sessions:
             raise NotPermittedError(
                 f"session {name} belongs to another user", hint="only root may use it"
             )
+
+
+def _with_tail(opened: list[tuple[int, int]], tail: bytes) -> list[tuple[int, int]]:
+    """The files, and one more in memory for what is in none of them."""
+    if tail:
+        fd = os.memfd_create("gpucorrelate-tail", os.MFD_CLOEXEC)
+        os.write(fd, tail)
+        os.lseek(fd, 0, os.SEEK_SET)
+        opened.append((fd, len(tail)))
+    return opened

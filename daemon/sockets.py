@@ -18,7 +18,7 @@ from gpucorrelate.daemon import descriptors
 from gpucorrelate.probes.wire.errors import DaemonError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from gpucorrelate.daemon.loop import Loop
@@ -76,6 +76,15 @@ def peer_of(sock: socket.socket, *, pidfd: bool = True) -> Peer:
         with contextlib.suppress(OSError):
             peer.pidfd = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
     return peer
+
+
+def vanished(socks: Iterable[socket.socket]) -> set[socket.socket]:
+    """Those at whose other end nobody is left; what they sent need not be read to know."""
+    by_fd = {sock.fileno(): sock for sock in socks}
+    poll = select.poll()
+    for fd in by_fd:
+        poll.register(fd, 0)
+    return {by_fd[fd] for fd, _ in poll.poll(0)} if by_fd else set()
 
 
 def listen(path: Path, *, mode: int, group: str = "") -> socket.socket:

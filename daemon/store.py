@@ -13,6 +13,7 @@ import contextlib
 import errno
 import os
 import re
+import stat
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -31,7 +32,10 @@ DIRECTORY_MODE = 0o750
 
 _NAME = re.compile(r"([0-9]{6})\.gpcf")
 _RETRY_NS = 250_000_000
-_OPEN = os.O_CLOEXEC | os.O_NOFOLLOW
+# Whoever can write here could put a pipe in a file's place, and opening it would wait for ever.
+_OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+#: Kept free for a session's last rows and its state, should the disk be full when it ends.
+_RESERVE_BYTES = 64 << 10
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,19 @@ def open_directory(path: Path, *, create: bool = False) -> int:
         raise StoreError(f"cannot open {path}: {exc.strerror}") from exc
 
 
+def open_regular(directory_fd: int, name: str, flags: int = os.O_RDONLY) -> int:
+    """A descriptor of a regular file; of anything else none, and without waiting for it.
+
+    Raises:
+        OSError: it cannot be opened, or is no regular file.
+    """
+    fd = os.open(name, flags | _OPEN, FILE_MODE, dir_fd=directory_fd)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.EINVAL, "not a regular file", name)
+    return fd
+
+
 def segment_numbers(directory_fd: int) -> list[int]:
     """Numbers of the segments in a directory, in order."""
     found = (_NAME.fullmatch(name) for name in os.listdir(directory_fd))
@@ -118,7 +135,7 @@ def read_file(directory_fd: int, name: str) -> bytes:
     Raises:
         OSError: it cannot be read.
     """
-    fd = os.open(name, os.O_RDONLY | _OPEN, dir_fd=directory_fd)
+    fd = open_regular(directory_fd, name)
     with open(fd, "rb") as file:  # noqa: PTH123 - a descriptor, not a path
         return file.read()
 
@@ -170,7 +187,7 @@ class SegmentStore:
         self._head = head
         self._segment_bytes = segment_bytes
         self._tally = tally
-        self._fd = -1
+        self._fd = self._reserve = -1
         self._body_bytes = 0
         self._retry_ns = 0
         self._pending: list[bytes] = []
@@ -241,12 +258,51 @@ class SegmentStore:
             began = self._begin(now) or began
         return began
 
-    def losses(self) -> list[StoreLoss]:
-        """What was lost since the last call; nothing while writing still fails."""
-        if self.failing:
+    def losses(self, *, last: bool = False) -> list[StoreLoss]:
+        """What was lost since the last call.
+
+        Args:
+            last: Nothing more will be written; otherwise losses wait until writing works again.
+        """
+        if self.failing and not last:
             return []
+        if self.failing:
+            self._close_loss(time.monotonic_ns())
         losses, self._losses = self._losses, []
         return losses
+
+    def unwritten(self) -> list[StoreLoss]:
+        """What ``losses`` has not told yet."""
+        found = list(self._losses)
+        if self._lost_frames:
+            found.append(self._loss(time.monotonic_ns()))
+        return found
+
+    def write_last(self, data: bytes) -> bool:
+        """Write a recording's last frames, into the room kept for them if need be.
+
+        They go behind what was last written, even if nothing more could be written since.
+
+        Returns:
+            Whether it worked; if not, it may be tried again.
+        """
+        now = time.monotonic_ns()
+        if self.failing:
+            self._give_up_reserve()
+        if self._fd < 0 and not self._begin(now):
+            return False
+        done, error = _write_all(self._fd, data)
+        if error is None:
+            self._wrote(1, len(data), 1, now)
+            self.failing = ""
+            return True
+        if done:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, self.segments[-1].size_bytes)
+        self._fail(error.strerror or str(error), now)
+        if self._reserve < 0:
+            return False
+        return self.write_last(data)  # once more, with the reserve given up
 
     def delete_oldest(self) -> Segment | None:
         """Delete the oldest segment that is not being written; None if there is none."""
@@ -268,7 +324,7 @@ class SegmentStore:
         opened: list[tuple[int, int]] = []
         try:
             for segment in self.segments:
-                fd = os.open(segment.name, os.O_RDONLY | _OPEN, dir_fd=self.directory_fd)
+                fd = open_regular(self.directory_fd, segment.name)
                 opened.append((fd, segment.size_bytes))
         except OSError as exc:
             for fd, _ in opened:
@@ -279,6 +335,7 @@ class SegmentStore:
     def close(self) -> None:
         """Flush and close."""
         self.flush()
+        self._give_up_reserve()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -308,7 +365,25 @@ class SegmentStore:
         self._body_bytes = 0
         self.segments.append(replace(segment, size_bytes=len(data)))
         self._recover(now)
+        self._keep_reserve()
         return True
+
+    def _keep_reserve(self) -> None:
+        """Keep room in a file without a name, which is gone with the process that holds it."""
+        if self._reserve >= 0:
+            return
+        try:
+            flags = os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC
+            self._reserve = os.open(".", flags, 0o600, dir_fd=self.directory_fd)
+            os.posix_fallocate(self._reserve, 0, _RESERVE_BYTES)
+        except OSError:
+            # No such files here, or no room: the end is then written when there is room again.
+            self._give_up_reserve()
+
+    def _give_up_reserve(self) -> None:
+        if self._reserve >= 0:
+            os.close(self._reserve)
+            self._reserve = -1
 
     def _write_pending(self, now: int) -> None:
         data = b"".join(self._pending)
@@ -357,11 +432,14 @@ class SegmentStore:
         self.pending_bytes = 0
 
     def _recover(self, now: int) -> None:
-        if self._lost_frames:
-            self._losses.append(
-                StoreLoss(
-                    self.failing, self._lost_frames, self._lost_rows, self._lost_since_ns, now
-                )
-            )
+        self._close_loss(now)
         self.failing = ""
+
+    def _loss(self, now: int) -> StoreLoss:
+        frames, rows = self._lost_frames, self._lost_rows
+        return StoreLoss(self.failing, frames, rows, self._lost_since_ns, now)
+
+    def _close_loss(self, now: int) -> None:
+        if self._lost_frames:
+            self._losses.append(self._loss(now))
         self._lost_frames = self._lost_rows = self._lost_since_ns = 0

@@ -130,6 +130,10 @@ class Page:
         """A label and a sentence that is wrapped between its words."""
         self.labelled(label, text.split(), style, between=" ")
 
+    def noted(self, label: str, notes: Iterable[str]) -> None:
+        """A label and notes in full, one behind the other and wrapped between their words."""
+        self.worded(label, "; ".join(notes))
+
     def wrapped(self, lead: Sequence[Part], text: str) -> None:
         """A sentence behind a lead, wrapped between its words and indented as far as the lead."""
         width = sum(width_of(part if isinstance(part, str) else part[0]) for part in lead)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpucorrelate.correlator.report import digest, units
-from gpucorrelate.correlator.report.names import pad, rjust, width_of, wrap_items
+from gpucorrelate.correlator.report.names import pad, rjust, width_of, wrap_items, wrap_words
 from gpucorrelate.correlator.report.page import BAD, DIM, GOOD, HEAD, LABEL_WIDTH, STYLES
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gpucorrelate.correlator.report.values import Category, Cause, Ledger, Segment, Wait
 
 _LABEL_WIDTH = 34
+_WAITS = "  waits  "
 
 
 def status_style(status: str) -> str:
@@ -55,44 +56,53 @@ def check_sum(page: Page, segments: Sequence[Segment], start_ns: int, end_ns: in
         page.line((f"THE SEGMENTS DO NOT ADD UP: {error}; please report this", BAD))
 
 
-def waits(page: Page, found: Sequence[Wait], whole_ns: int) -> None:
-    """The longest waits, each with who caused it; says when others are left out that count."""
+def path(page: Page, found: Sequence[Wait], segments: Sequence[Segment]) -> None:
+    """The longest waits, who held the path, and what of both was left out, if it counts."""
+    rest = [_waits(page, found, digest.length(segments)), _holders(page, segments)]
+    if any(rest):
+        page.line((" " * len(_WAITS) + "; ".join(filter(None, rest)), DIM))
+
+
+def _waits(page: Page, found: Sequence[Wait], whole_ns: int) -> str:
+    """The longest waits, each with who caused it; returns what is left out."""
     groups = digest.wait_groups(found)
     if not groups:
-        page.line(("  waits  ", HEAD), "none on the path")
-        return
+        page.line((_WAITS, HEAD), "none on the path")
+        return ""
     shown, rest = groups[: page.options.top], groups[page.options.top :]
     widths = (
         min(max(width_of(group.longest.kind) for group in shown), 14),
         max(len(units.duration(group.longest.length_ns)) for group in shown),
     )
-    label = "  waits  "
+    label = _WAITS
     for group in shown:
         _wait(page, label, group, widths)
         label = " " * len(label)
     if rest and rest[0].longest.length_ns * 100 >= whole_ns:
         longest = units.duration(rest[0].longest.length_ns)
-        more = units.plural(len(rest), "more cause")
-        page.line((f"{label}{more}, no wait longer than {longest}", DIM))
+        return f"{units.plural(len(rest), 'more cause')}, no wait longer than {longest}"
+    return ""
 
 
 def _wait(page: Page, label: str, group: digest.WaitGroup, widths: tuple[int, int]) -> None:
     wait = group.longest
     length = units.duration(wait.length_ns)
     lead = f"{pad(wait.kind, widths[0])} {rjust(length, widths[1])}: "
-    where = f"({wait.waiter.label}, {wait.phase.value}"
+    where = f"({wait.waiter.label} {wait.phase.value}"
     if group.count > 1:
-        where += f"; {group.count:,} such, {units.duration(group.length_ns)}"
+        where += f", {group.count:,}x = {units.duration(group.length_ns)}"
+    # "Instead" goes without saying of a wait for a CPU, and makes most of these lines two.
+    cause = cause_text(wait.cause).removesuffix(" instead")
     room = page.width - len(label) - width_of(lead)
-    for text in wrap_items([*cause_text(wait.cause).split(), where + ")"], room, between=" "):
+    for text in wrap_items([*cause.split(), *f"{where})".split()], room, between=" "):
         page.line((label, HEAD), lead, text)
         label, lead = " " * len(label), " " * width_of(lead)
 
 
-def holders(page: Page, segments: Sequence[Segment]) -> None:
+def _holders(page: Page, segments: Sequence[Segment]) -> str:
     """Who held the path how long, with what, and the longest stretch of each.
 
-    Those beyond the first few are left out; together they are mentioned from 1% on.
+    Those beyond the first few are left out; returns them together from 1% on.
     """
     whole_ns = digest.length(segments)
     found = digest.holders(segments)
@@ -115,7 +125,8 @@ def holders(page: Page, segments: Sequence[Segment]) -> None:
     if summed * 100 >= whole_ns:
         others = units.plural(len(rest), "more actor")
         share = units.share(summed, whole_ns)
-        page.line((f"{label}{others}, {units.duration(summed)}, {share}", DIM))
+        return f"{others}, {units.duration(summed)}, {share}"
+    return ""
 
 
 def _parts(holder: digest.Holder, room: int) -> str:
@@ -159,8 +170,10 @@ def mostly(segments: Sequence[Segment], actors: int = 2) -> str:
     )
 
 
-def unknown(page: Page, segments: Sequence[Segment], ledger: Ledger) -> None:
-    """What is unknown, how much of the whole it is, and why."""
+def unknown(
+    page: Page, segments: Sequence[Segment], ledger: Ledger, lines: int | None = None
+) -> None:
+    """What is unknown, how much of the whole it is, and why; what is not covered follows."""
     whole_ns = digest.length(segments)
     parts = digest.unknown_parts(segments)
     summed = sum(part.length_ns for part in parts)
@@ -181,8 +194,19 @@ def unknown(page: Page, segments: Sequence[Segment], ledger: Ledger) -> None:
                         f"{units.duration(rest)}")  # fmt: skip
         whole = units.share(summed, whole_ns)
         page.worded("unknown", f"{whole} of wall, {units.duration(summed)}: {', '.join(said)}")
-    if ledger.missing:
-        page.labelled("not covered", ledger.missing, between="; ")
+    not_covered(page, ledger, lines)
+
+
+def not_covered(page: Page, ledger: Ledger, lines: int | None = None) -> None:
+    """What no probe looked at and why; only its names where that takes more lines than given."""
+    if not ledger.missing:
+        return
+    whole = wrap_words("; ".join(ledger.missing), page.width - LABEL_WIDTH)
+    if lines is None or len(whole) <= lines:
+        page.noted("not covered", ledger.missing)
+    else:
+        names = [note.partition(":")[0] for note in ledger.missing]
+        page.labelled("not covered", [*names[:-1], f"{names[-1]} (why: gpucorrelate report)"])
 
 
 def ledger(page: Page, counts: Ledger, lines: int = 2) -> None:

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
     from gpucorrelate.correlator.report.values import RequestReport, Segment, Wait
 
-# Rows of bars: as many as there are phases, for they are what differs from request to request.
-_CATEGORIES, _ROWS = 5, 9
+# Rows of bars: the phases differ from request to request, but those that took no time need no row.
+_CATEGORIES, _ROWS = 5, 6
+# Lines for what was not covered: it is the same for all requests of a recording.
+_NOT_COVERED = 2
 
 
 def render_request(
@@ -33,7 +35,7 @@ def render_request(
     _where(page, report)
     page.line()
     _tokens(page, report)
-    text_parts.unknown(page, report.segments, report.ledger)
+    text_parts.unknown(page, report.segments, report.ledger, lines=_NOT_COVERED)
     _boundaries(page, report)
     text_parts.ledger(page, report.ledger, lines=1)
     _checks(page, report)
@@ -63,12 +65,12 @@ def _header(page: Page, report: RequestReport) -> None:
         f"{'' if cached == 0 else f' ({units.count(cached)} cached)'},"
         f" {units.count(report.tokens_out)} out"
     )
-    items.append(f"preemptions {units.count(report.preemptions)}")
     _spread(page, items)
     where = [
         f"arrived {units.instant(report.arrival_ns)} s",
         f"ended {units.instant(report.end_ns)} s (CLOCK_MONOTONIC)",
         text_parts.steps_text(report.steps),
+        f"preemptions {units.count(report.preemptions)}",
     ]
     if report.internal_id and not report.internal_id.startswith(report.request_id):
         where.append(f"engine's id {clip_middle(report.internal_id, 48)}")
@@ -76,7 +78,7 @@ def _header(page: Page, report: RequestReport) -> None:
 
 
 def _spread(page: Page, items: Sequence[str]) -> None:
-    for text in wrap_items(items, page.width, between="   "):
+    for text in wrap_items(items, page.width, between="  "):
         page.line(text)
 
 
@@ -102,8 +104,7 @@ def _block(page: Page, title: str, segments: Sequence[Segment], waits: Sequence[
     phases = digest.by_phase(segments)
     rows = min(max(len(phases), _CATEGORIES), _ROWS)
     bars(page, phases, digest.by_category(segments), rows=rows)
-    text_parts.waits(page, waits, digest.length(segments))
-    text_parts.holders(page, segments)
+    text_parts.path(page, waits, segments)
 
 
 def _tokens(page: Page, report: RequestReport) -> None:
@@ -121,14 +122,14 @@ def _tokens(page: Page, report: RequestReport) -> None:
         what = "not walked"
         if leg.worst is not None:
             length = units.duration(leg.worst.length_ns)
-            what = f"longest {leg.worst.category.value} {length} on {leg.worst.actor.label}"
+            what = f"longest {leg.worst.category.value} {length}, {leg.worst.actor.label}"
         elif leg.by_category:
             category, length_ns = leg.by_category[0]
             what = f"mostly {category.value} {units.duration(length_ns)}"
         page.worded(
             "slowest out",
-            f"{units.duration(leg.length_ns)} for token {leg.index}{_step(leg.step)}, "
-            f"engine to {there}: {what}",
+            f"{units.duration(leg.length_ns)} for token {leg.index}{_step(leg.step)} "
+            f"to the {there}: {what}",
         )
 
 
@@ -144,9 +145,11 @@ def _boundaries(page: Page, report: RequestReport) -> None:
     ]
     if items:
         items[0] = f"in {scale.unit} after arrival: {items[0]}"
-        page.labelled("boundaries", items, between=" · ")
-    if report.boundaries:
-        page.worded("" if items else "boundaries", "; ".join(report.boundaries))
+        items = [*items[:-1], f"{items[-1]};"] if report.boundaries else items
+    words = [f"{item} ·" for item in items[:-1]] + items[-1:]
+    words += "; ".join(report.boundaries).split()
+    if words:
+        page.labelled("boundaries", words, between=" ")
 
 
 def _checks(page: Page, report: RequestReport) -> None:

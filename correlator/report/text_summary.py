@@ -28,6 +28,9 @@ _META_SHOWN = (
     "hostname",
     "kernel",
 )
+_DAY_NS = 86_400 * 1_000_000_000
+# A recording is of minutes or hours; one of a month mixes clocks, or was tampered with.
+_MOST_DAYS = 31
 _ACTORS = 8
 _LABEL = 44
 
@@ -50,6 +53,9 @@ def render_summary(summary: RunSummary, out: IO[str], options: TextOptions | Non
     )
     page.line(f"from {units.instant(summary.start_ns)} s to {units.instant(summary.end_ns)} s "
               "(CLOCK_MONOTONIC)")  # fmt: skip
+    if length_ns > _MOST_DAYS * _DAY_NS:
+        page.line((f"these times cannot all be right: {length_ns // _DAY_NS:,} days between the "
+                   "first and the last", BAD))  # fmt: skip
     meta = dict(summary.meta)
     known = [f"{name} {meta[name]}" for name in _META_SHOWN if meta.get(name)]
     if known:
@@ -57,8 +63,7 @@ def render_summary(summary: RunSummary, out: IO[str], options: TextOptions | Non
     _latencies(page, summary)
     _where(page, summary)
     page.line()
-    if summary.ledger.missing:
-        page.labelled("not covered", summary.ledger.missing, between="; ")
+    text_parts.not_covered(page, summary.ledger)
     text_parts.ledger(page, summary.ledger)
 
 

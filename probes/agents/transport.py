@@ -9,6 +9,7 @@ refused and counted; the count travels in every frame.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
@@ -20,6 +21,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gpucorrelate.probes.agents.control import ControlDecoder, Start
+from gpucorrelate.probes.agents.owned import Owned, Wake
 from gpucorrelate.probes.wire.errors import WireError
 from gpucorrelate.probes.wire.frame import (
     Batch,
@@ -126,9 +128,10 @@ class Transport:
         self._control = ControlDecoder()
         self._socket: socket.socket | None = None
         # Wakes the thread for the two things that cannot wait: a flush and the end.
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._wake = Wake()
+        self._owned: Owned | None = None  # the socket's descriptor
         self._poll = select.poll()
-        self._poll.register(self._wake, select.POLLIN)
+        self._poll.register(self._wake.fd, select.POLLIN)
         self._frames: deque[bytes] = deque()
         self._sent = 0
         self._backlog = 0
@@ -162,26 +165,26 @@ class Transport:
     def close(self, timeout_s: float = 1.0) -> None:
         """End the thread and the connection; for tests and orderly exits."""
         self._closing = True
-        os.eventfd_write(self._wake, 1)
+        self._wake.ring()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout_s)
-        os.close(self._wake)
+        self._wake.close()
 
     def abandon(self) -> None:
         """After a fork, in the child: connection and thread are the parent's; forget them."""
         self._closing = True
         sock, self._socket = self._socket, None
         if sock is not None:
-            sock.close()
-        os.close(self._wake)
+            self._give_back(sock)
+        self._wake.close()
 
     def flush(self, limit_s: float = 0.1) -> None:
         """Wait for rows to reach the socket, at most ``limit_s``; only for a dying process."""
         if not self._on or self._socket is None:
             return
         self._flush_wanted = True
-        os.eventfd_write(self._wake, 1)
+        self._wake.ring()
         deadline = time.monotonic() + limit_s
         while self._flush_wanted and time.monotonic() < deadline:
             time.sleep(0.001)
@@ -199,13 +202,33 @@ class Transport:
 
     def _wait(self, pause_s: float) -> None:
         """Sleep; the daemon's word, a flush and the end wake it."""
+        self._recover()
         for fd, _ in self._poll.poll(pause_s * 1000):
-            if fd == self._wake:
-                os.eventfd_read(self._wake)
+            if fd == self._wake.fd:
+                self._wake.heard()
+
+    def _recover(self) -> None:
+        """Let go of descriptors that the process closed under us, and get others."""
+        lost = self._owned is not None and not self._owned.ours
+        if not lost and self._wake.ours:
+            return
+        self._disconnect()
+        self._wake.renew()
+        self._poll = select.poll()
+        self._poll.register(self._wake.fd, select.POLLIN)
+
+    def _give_back(self, sock: socket.socket) -> None:
+        """Close the socket, unless its number is somebody else's by now."""
+        owned, self._owned = self._owned, None
+        if owned is None or owned.ours:
+            sock.close()
+        else:
+            sock.detach()
 
     def _turn(self) -> float:
         """One round; returns how long to wait for the next."""
         now, flushing = time.monotonic(), self._flush_wanted
+        self._recover()
         if self._socket is None and not self._connect():
             self._flush_wanted = False
             if self._on and now - self._last_seen > self._pace.orphan_s:
@@ -236,7 +259,7 @@ class Transport:
         except OSError:
             sock.close()
             return False
-        self._socket = sock
+        self._socket, self._owned = sock, Owned(sock.fileno())
         self._poll.register(sock, select.POLLIN)
         self._control = ControlDecoder()
         self._greet()
@@ -364,7 +387,8 @@ class Transport:
     def _disconnect(self) -> None:
         sock, self._socket = self._socket, None
         if sock is not None:
-            self._poll.unregister(sock)
-            sock.close()
+            with contextlib.suppress(KeyError, ValueError):
+                self._poll.unregister(sock)
+            self._give_back(sock)
             # What the other end had not read is lost, statements of rowsets among it.
             self._drops.renew()

@@ -113,17 +113,25 @@ def _in_steps(report: RequestReport, start_ns: int, end_ns: int) -> bool:
 
 @dataclass(frozen=True)
 class LockWait:
-    """The scheduling thread before the held lock."""
+    """The scheduling thread before the held lock.
+
+    Attributes:
+        holder: The thread that held it.
+        start_ns: Both had begun: the one to hold, the other to want it.
+        end_ns: The holder was about to let go.
+        whole_ns: From wanting the lock to having it, as the scheduling thread measured it.
+        ready_ns: Of that, running or without a CPU.
+    """
 
     holder: int
     start_ns: int
     end_ns: int
+    whole_ns: int
     ready_ns: int
 
     def agrees(self, measured_ns: int) -> bool:
         """Whether a report's length of this wait is right."""
-        length_ns = self.end_ns - self.start_ns
-        return _agrees(measured_ns, length_ns - self.ready_ns, length_ns)
+        return _agrees(measured_ns, self.end_ns - self.start_ns - self.ready_ns, self.whole_ns)
 
 
 def _lock_waits(truth: Sequence[Truth]) -> list[LockWait]:
@@ -132,7 +140,8 @@ def _lock_waits(truth: Sequence[Truth]) -> list[LockWait]:
         for hold in (row for row in truth if row.kind == "lock"):
             start, end = max(wait.start_ns, hold.start_ns), min(wait.end_ns, hold.end_ns)
             if end - start >= _MIN_NS:
-                waits.append(LockWait(hold.tid, start, end, wait.ready_ns))
+                whole_ns = wait.end_ns - wait.start_ns
+                waits.append(LockWait(hold.tid, start, end, whole_ns, wait.ready_ns))
     return waits
 
 

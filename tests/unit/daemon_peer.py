@@ -126,6 +126,20 @@ class Peer:
             return type(exc).__name__
         return "taken"
 
+    def strings(self, count: int, size: int) -> int:
+        """State strings without any row; how many frames of them were taken."""
+        assert self.sock is not None
+        kind = BY_NAME["stream"]
+        self.sock.settimeout(0.5)
+        for at in range(0, count, 500):
+            pairs = tuple((at + n + 1, f"{at + n}-".ljust(size, "x")) for n in range(500))
+            frame = encode(Batch(kind.id, 0, (b"",) * len(kind.columns), strings=pairs))
+            try:
+                self.sock.sendall(frame)
+            except OSError:
+                return at // 500
+        return count // 500
+
     def hear(self, timeout_s: float = 5.0) -> dict[str, Any] | None:
         """The daemon's next word; None when it says nothing, {} when it has hung up."""
         import msgpack

@@ -6,7 +6,10 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +18,7 @@ from hypothesis import strategies as st
 
 from gpucorrelate.probes.wire.frame import MAGIC, Batch, encode
 from gpucorrelate.probes.wire.schema import BY_NAME
-from tests.unit.daemon_kit import Yard, wait_for
+from tests.unit.daemon_kit import ROOT, Yard, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -366,6 +369,85 @@ def test_more_clients_than_allowed_are_turned_away(
     first.close()
     second.close()
     works(daemon, engine, 1)
+
+
+def resident_kib(daemon: DaemonProcess) -> int:
+    assert daemon.process is not None
+    text = Path(f"/proc/{daemon.process.pid}/status").read_text()
+    return int(text.split("VmRSS:")[1].split()[0])
+
+
+_FLOOD = """
+import os, sys, time
+from tests.unit.daemon_peer import Peer
+path, count, uid = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+children, parent = [], os.getpid()
+for _ in range(count):
+    child = os.fork()
+    if child == 0:
+        os.setgroups([]); os.setgid(uid); os.setuid(uid)
+        try:
+            peer = Peer()
+            peer.connect(path)
+            peer.strings(20_000, 1000)
+        finally:
+            print("done", flush=True)
+            while os.getppid() == parent:
+                time.sleep(0.1)
+            os._exit(0)
+    children.append(child)
+sys.stdin.read()
+for child in children:
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+"""
+
+
+def test_processes_in_no_session_cannot_fill_the_memory() -> None:
+    """A hundred and twenty of another user, with 20 MB of strings each."""
+    if os.geteuid() != 0:
+        pytest.skip("not root: no other user can be played")
+    own = Yard()
+    own.folder.chmod(0o755)
+    daemon = own.daemon().start()
+    before = resident_kib(daemon)
+    flood = subprocess.Popen(
+        [sys.executable, "-c", _FLOOD, daemon.ingest, "120", "65534"],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert flood.stdout is not None
+        assert flood.stdin is not None
+        for _ in range(120):
+            assert flood.stdout.readline() == b"done\n"
+        assert daemon.client.status().ingest.clients > 0
+        assert (resident_kib(daemon) - before) >> 10 < 100
+        peer = own.peer(daemon)
+        assert peer.join() == {"op": "stop"}
+        session = daemon.client.attach(peer.pid).session.session
+        assert peer.do("hear") == {"op": "start", "session": session}
+        works(daemon, (peer, session), 1)
+        flood.stdin.close()
+        wait_for(lambda: daemon.client.status().ingest.clients == 1, "they are let go")
+    finally:
+        flood.kill()
+        with flood:
+            own.clear()
+
+
+def test_a_process_with_many_strings_is_heard_once_it_is_in_a_session(
+    yard: Yard, daemon: DaemonProcess
+) -> None:
+    """An agent that was attached before restates everything, asked or not."""
+    peer = yard.peer(daemon)
+    peer.join()
+    assert peer.do("strings", 3000, 200) < 6, "beyond its share it is not read"
+    session = daemon.client.attach(peer.pid).session.session
+    assert peer.do("hear") == {"op": "start", "session": session}
+    peer.kill()
+    wait_for(lambda: daemon.client.progress(session).state == "detached", "it ends")
 
 
 @settings(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import resource
 import shutil
@@ -15,16 +16,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpucorrelate.daemon import store
+from gpucorrelate.daemon.config import DaemonConfig
 from gpucorrelate.daemon.health import Tally
+from gpucorrelate.daemon.saved import DETACHED, SavedSession, save
+from gpucorrelate.daemon.session import Session, load_session
 from gpucorrelate.daemon.store import SegmentStore, open_directory, replace_file
-from gpucorrelate.probes.wire.errors import StoreError
-from gpucorrelate.probes.wire.frame import Batch, encode
-from gpucorrelate.probes.wire.schema import BY_NAME
-from tests.unit.daemon_kit import Yard, recorded_at, wait_for
+from gpucorrelate.probes.wire.errors import ControlError, StoreError
+from gpucorrelate.probes.wire.frame import Batch, Damage, encode, read_frames
+from gpucorrelate.probes.wire.schema import BY_NAME, SessionEvent
+from tests.unit.daemon_kit import Recorded, Yard, recorded_at, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from tests.unit.daemon_kit import DaemonProcess
 
 KIND = BY_NAME["meta"]
 EMPTY = (b"",) * len(KIND.columns)
@@ -215,10 +221,7 @@ def test_a_full_disk_loses_nothing_that_was_recorded(small_disk: Yard) -> None:
     peer.do("steps", 1, 100)
     wait_for(lambda: daemon.client.progress(session).steps == 100, "they are taken")
     daemon.recorded(session)
-    filler = small_disk.folder / "s" / "filler"
-    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as out:
-        while True:
-            out.write(b"x" * 4096)
+    filler = fill(small_disk)
     first, lost = 101, 0
     while not lost:
         peer.do("steps", first, 100)
@@ -248,14 +251,122 @@ def test_a_full_disk_loses_nothing_that_was_recorded(small_disk: Yard) -> None:
     assert daemon.end() == 0
 
 
-def test_a_full_disk_refuses_a_new_session_in_one_line(small_disk: Yard) -> None:
-    daemon = small_disk.daemon().start()
-    filler = small_disk.folder / "s" / "filler"
+def fill(yard: Yard) -> Path:
+    """Leave no room; the file that takes it."""
+    filler = yard.folder / "s" / "filler"
     with contextlib.suppress(OSError), filler.open("wb", buffering=0) as out:
         while True:
             out.write(b"x" * 4096)
+    return filler
+
+
+def engine_on_a_full_disk(yard: Yard) -> tuple[DaemonProcess, str, Path]:
+    """A daemon that has lost rows of a session; the file that takes the room."""
+    daemon = yard.daemon(segment_bytes=1 << 20).start()
+    peer = yard.peer(daemon)
+    peer.join()
+    session = daemon.client.attach(peer.pid).session.session
+    peer.do("hear")
+    filler = fill(yard)
+    first = 1
+    while daemon.client.status().store.lost_rows < 100:
+        peer.do("steps", first, 100)
+        first += 100
+        time.sleep(0.02)
+    return daemon, session, filler
+
+
+def test_losses_are_told_while_the_disk_is_still_full(small_disk: Yard) -> None:
+    daemon, session, _ = engine_on_a_full_disk(small_disk)
+    status = daemon.client.status()
+    assert status.store.failing
+    assert status.sessions[0].lost >= 100
+    found = daemon.recorded(session)
+    assert found.lost("store.disk") >= 100
+    assert "No space" in found.values("loss", "what")[-1]
+    daemon.kill()
+
+
+def test_a_detach_on_a_full_disk_is_recorded_with_what_was_lost(small_disk: Yard) -> None:
+    """Into the room that was kept for it."""
+    daemon, session, _ = engine_on_a_full_disk(small_disk)
+    assert daemon.client.detach(session).lost >= 100
+    daemon.kill()
+    found = recorded_at(daemon.session_dir(session))
+    assert found.lost("store.disk") >= 100
+    assert found.values("session", "event")[-1] == SessionEvent.DETACHED
+    assert found.values("session", "detail")[-1] == "detached"
+    assert not found.damage
+    again = small_disk.daemon().start()
+    assert [s.state for s in again.client.sessions()] == ["detached"]
+    assert again.client.sessions()[0].lost >= 100
+
+
+def test_an_end_that_found_no_room_is_written_when_there_is_some(small_disk: Yard) -> None:
+    one = Session(
+        small_disk.folder / "s" / "one",
+        DaemonConfig(small_disk.folder, small_disk.folder),
+        Tally(),
+        SavedSession("one", started_ns=time.monotonic_ns()),
+    )
+    one.begin()
+    one._store._give_up_reserve()  # as where the file system cannot keep any
+    filler = fill(small_disk)
+    while one._store.writable:
+        one.notes.event(SessionEvent.PROCESS_ADDED, 1, "x" * 900, 1)
+        one.flush()
+    one.close("detached")
+    assert not one.settled
+    assert "store.disk" in {row[2] for row in Recorded(read_bytes(one.tail())).rows("loss")}
+    saved = load_session(small_disk.folder / "s" / "one")
+    assert saved.state == DETACHED, "not to be taken up, though that could not be written"
+    filler.unlink()
+    one.settle(time.monotonic_ns() + 1_000_000_000)
+    assert one.settled
+    found = recorded_at(small_disk.folder / "s" / "one")
+    assert found.lost("store.disk") > 0
+    assert found.values("session", "event")[-1] == SessionEvent.DETACHED
+    assert load_session(small_disk.folder / "s" / "one").reason == "detached"
+
+
+def read_bytes(data: bytes) -> Iterator[Batch | Damage]:
+    return read_frames(io.BytesIO(data))
+
+
+def test_a_pipe_in_a_files_place_is_not_waited_for(tmp_path: Path) -> None:
+    for name in ("000001.gpcf", "session.json"):
+        os.mkfifo(tmp_path / name)
+        fd = open_directory(tmp_path)
+        with pytest.raises(OSError, match="not a regular file"):
+            store.open_regular(fd, name)
+        with pytest.raises(OSError, match="not a regular file"):
+            store.read_file(fd, name)
+        os.close(fd)
+
+
+def test_pipes_among_the_recordings_do_not_keep_the_daemon_from_starting() -> None:
+    yard = Yard()
+    try:
+        for name, what in (("one", "session.json"), ("two", "000001.gpcf")):
+            place = yard.folder / "s" / "sessions" / name
+            place.mkdir(parents=True)
+            os.mkfifo(place / what)
+            if what.endswith("gpcf"):
+                fd = open_directory(place)
+                save(fd, SavedSession(name))
+                os.close(fd)
+        daemon = yard.daemon().start()
+        assert {s.state for s in daemon.client.sessions()} == {"detached"}
+        with pytest.raises(ControlError, match="not a regular file"):
+            daemon.recorded("two")
+    finally:
+        yard.clear()
+
+
+def test_a_full_disk_refuses_a_new_session_in_one_line(small_disk: Yard) -> None:
+    daemon = small_disk.daemon().start()
+    filler = fill(small_disk)
     child = subprocess.Popen(["/bin/sleep", "60"])
-    from gpucorrelate.probes.wire.errors import ControlError
 
     try:
         with pytest.raises(ControlError, match=r"cannot write to .*No space left"):
