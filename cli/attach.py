@@ -57,7 +57,7 @@ def attach(
 
     Exits with 3 when no request was seen.
     """
-    from gpucorrelate.cli.follow import follow, leave, stoppable, watched
+    from gpucorrelate.cli.follow import follow, leave, limit_s, stoppable, watched
     from gpucorrelate.cli.produce import write_summary
 
     seconds = duration_s(duration) if duration else None
@@ -65,7 +65,7 @@ def attach(
         raise click.UsageError("--detach leaves at once: give no --duration with it")
     client = client_of(control)
     with stoppable() as stop:
-        answer = client.attach(pid)
+        answer = client.attach(pid, for_s=limit_s(seconds), hold=not detach)
         session = answer.session.session
         for warning in answer.warnings:
             note(f"warning: {warning}")

@@ -116,6 +116,11 @@ def follow(client: Client, session: str, duration_s: float | None, stop: Event) 
         line.close()
 
 
+def limit_s(duration_s: float | None) -> float | None:
+    """When the daemon ends a session by itself: a little after the caller should have done so."""
+    return None if duration_s is None else duration_s + GRACE_S
+
+
 @contextlib.contextmanager
 def watched(pid: int) -> Iterator[None]:
     """While attached, an unreachable daemon is one that went away, not one to be started.
@@ -126,6 +131,8 @@ def watched(pid: int) -> Iterator[None]:
     try:
         yield
     except DaemonUnreachableError as exc:
+        if isinstance(exc.__cause__, TimeoutError):  # it is there, only busy or stopped
+            raise
         raise DaemonUnreachableError(
             f"the daemon went away while attached to {pid}; the session goes on when it is back: "
             "gpucorrelate status"

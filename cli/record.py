@@ -57,10 +57,12 @@ def record(
     check_output(output, force=force)
     client = client_of(control)
     if session is None:
-        from gpucorrelate.cli.follow import follow, leave, stoppable, watched
+        from gpucorrelate.cli.follow import follow, leave, limit_s, stoppable, watched
 
         with stoppable() as stop:
-            answers = [client.attach(pid) for pid in pids]
+            answers = [
+                client.attach(pid, for_s=limit_s(seconds), hold=pid == pids[0]) for pid in pids
+            ]
             mine = [answer.session.session for answer in answers if not answer.already]
             with watched(pids[0]):
                 try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -81,9 +82,19 @@ class Client:
         found = self._ask({"op": "sessions"}).get("sessions")
         return tuple(from_map(SessionInfo, item) for item in found or ())
 
-    def attach(self, pid: int) -> AttachAnswer:
-        """Begin to record the engine that a process belongs to."""
-        return from_map(AttachAnswer, self._ask({"op": "attach", "pid": pid}).get("answer"))
+    def attach(self, pid: int, *, for_s: float | None = None, hold: bool = False) -> AttachAnswer:
+        """Begin to record the engine that a process belongs to.
+
+        Neither option changes a session that was running already.
+
+        Args:
+            pid: A process of it.
+            for_s: Seconds after which the daemon ends the session, whatever becomes of the
+                caller.
+            hold: The session ends when this connection is closed.
+        """
+        question = {"op": "attach", "pid": pid, "for_s": for_s, "hold": hold}
+        return from_map(AttachAnswer, self._ask(question).get("answer"))
 
     def detach(self, session: str = "", *, pid: int | None = None) -> SessionInfo:
         """End a session, given by id, by a process of it, or the latest."""
@@ -165,6 +176,9 @@ class Client:
         )
 
     def _connect(self) -> socket.socket:
+        # The daemon closes connections on which nothing is asked for a while.
+        if self._socket is not None and _hung_up(self._socket):
+            self.close()
         if self._socket is None:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
             sock.settimeout(self._timeout_s)
@@ -207,3 +221,10 @@ class Client:
             f"no daemon answers on {self.path}",
             hint="start it: sudo systemctl start gpucorrelate, or sudo gpucorrelate daemon",
         )
+
+
+def _hung_up(sock: socket.socket) -> bool:
+    """Whether a connection on which no answer is due has come to its end."""
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(0))

@@ -30,7 +30,9 @@ class Limits:
     Attributes:
         clients: Connected agents in all.
         clients_per_uid: Of one user other than root.
-        control_clients: Connected callers of the control socket.
+        control_clients: Connected callers of the control socket; the last eighth is for root.
+        control_clients_per_uid: Of one user other than root.
+        control_idle_s: After so long without a whole question a caller is disconnected.
         read_bytes_per_tick: Most that one agent is read in one turn of the loop; the rest
             waits in its socket, so that a flood costs the flooder, not the others.
         idle_read_bytes_per_tick: The same for a process that nobody asked to send.
@@ -51,6 +53,8 @@ class Limits:
     clients: int = 1024
     clients_per_uid: int = 256
     control_clients: int = 64
+    control_clients_per_uid: int = 16
+    control_idle_s: float = 10.0
     read_bytes_per_tick: int = 4 * MIB
     idle_read_bytes_per_tick: int = 64 << 10
     damaged: int = 64

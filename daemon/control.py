@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import socket
 import time
@@ -36,6 +37,7 @@ _PID_MAX = 1 << 22
 _NAME_CHARS = 64
 _MAX_UNSENT = 16
 _PATIENCE_NS = 5_000_000_000
+_MAX_S = 10 * 365 * 86400
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,16 @@ Later = Callable[[], Reply | None]
 
 @dataclass(eq=False)
 class Caller:
-    """One connection."""
+    """One connection.
+
+    Attributes:
+        sock: The socket.
+        peer: Who the kernel says it is.
+        later: What it waits for.
+        deadline_ns: When it has waited for long enough.
+        active_ns: When it last asked something, or took some of an answer.
+        held: Session that ends with this connection.
+    """
 
     sock: socket.socket
     peer: Peer
@@ -60,6 +71,8 @@ class Caller:
     unsent: deque[tuple[bytes, tuple[int, ...]]] = field(default_factory=deque)
     later: Later | None = None
     deadline_ns: int = 0
+    active_ns: int = field(default_factory=time.monotonic_ns)
+    held: str = ""
 
 
 class Control:
@@ -86,7 +99,7 @@ class Control:
         self._callers: dict[int, Caller] = {}
         self._listener: Listener | None = None
         self._settled_ns = time.monotonic_ns() + config.settle_ms * 1_000_000
-        self._ops: dict[str, Callable[[int, dict[str, Any]], Reply | Later]] = {
+        self._ops: dict[str, Callable[[Caller, dict[str, Any]], Reply | Later]] = {
             "status": self._op_status,
             "attach": self._op_attach,
             "detach": self._op_detach,
@@ -127,6 +140,19 @@ class Control:
             if reply is not None:
                 caller.later = None
                 self._answer(caller, reply)
+        idle_ns = int(self._config.limits.control_idle_s * 1e9)
+        for caller in list(self._callers.values()):
+            waits = caller.later is not None or (caller.held and not caller.unsent)
+            if not waits and now - caller.active_ns > idle_ns:
+                self._close(caller)
+
+    def _room_for(self, uid: int) -> bool:
+        limits = self._config.limits
+        if uid in (0, os.geteuid()):
+            return len(self._callers) < limits.control_clients
+        mine = sum(1 for caller in self._callers.values() if caller.peer.uid == uid)
+        shared = limits.control_clients - limits.control_clients // 8
+        return len(self._callers) < shared and mine < limits.control_clients_per_uid
 
     def _accept(self, sock: socket.socket) -> None:
         try:
@@ -134,7 +160,7 @@ class Control:
         except OSError:
             sock.close()
             return
-        if len(self._callers) >= self._config.limits.control_clients:
+        if not self._room_for(peer.uid):
             sock.close()
             return
         caller = Caller(sock, peer)
@@ -176,19 +202,20 @@ class Control:
             self._close(caller)
 
     def _handle(self, caller: Caller, message: dict[str, Any]) -> None:
-        result = self._guard(lambda: self._dispatch(caller.peer.uid, message))
+        caller.active_ns = time.monotonic_ns()
+        result = self._guard(lambda: self._dispatch(caller, message))
         if isinstance(result, Reply):
             self._answer(caller, result)
         elif result is not None:
             caller.later = result
             caller.deadline_ns = time.monotonic_ns() + _PATIENCE_NS
 
-    def _dispatch(self, uid: int, message: dict[str, Any]) -> Reply | Later:
+    def _dispatch(self, caller: Caller, message: dict[str, Any]) -> Reply | Later:
         op = message.get("op")
         handler = self._ops.get(op) if isinstance(op, str) else None
         if handler is None:
             raise UsageError(f"the daemon knows no operation {op!r:.40}")
-        return handler(uid, message)
+        return handler(caller, message)
 
     def _guard(self, ask: Callable[[], Any]) -> Any:  # noqa: ANN401 - what ask gives, or a refusal
         try:
@@ -204,16 +231,22 @@ class Control:
 
     # The operations.
 
-    def _op_status(self, uid: int, _message: dict[str, Any]) -> Reply:
-        return Reply({"ok": True, "status": to_map(self._status(uid))})
+    def _op_status(self, caller: Caller, _message: dict[str, Any]) -> Reply:
+        return Reply({"ok": True, "status": to_map(self._status(caller.peer.uid))})
 
-    def _op_sessions(self, uid: int, _message: dict[str, Any]) -> Reply:
-        infos = [to_map(info) for info in self._sessions.infos(uid)]
+    def _op_sessions(self, caller: Caller, _message: dict[str, Any]) -> Reply:
+        infos = [to_map(info) for info in self._sessions.infos(caller.peer.uid)]
         return Reply({"ok": True, "sessions": infos})
 
-    def _op_attach(self, uid: int, message: dict[str, Any]) -> Reply | Later:
-        pid = _pid(message)
-        first = self._sessions.attach(pid, uid)
+    def _op_attach(self, caller: Caller, message: dict[str, Any]) -> Reply | Later:
+        uid, pid, for_s = caller.peer.uid, _pid(message), _seconds(message)
+        hold = message.get("hold") is True
+        if hold and caller.held and self._sessions.active(caller.held) is not None:
+            raise UsageError("this connection holds a session already")
+        first = self._sessions.attach(pid, uid, for_s)
+        # A session that was there before is somebody else's to end.
+        if hold and not first.already:
+            caller.held = first.session.session
 
         def answer() -> Reply | None:
             answer = self._sessions.attach(pid, uid)
@@ -224,7 +257,8 @@ class Control:
 
         return answer
 
-    def _op_detach(self, uid: int, message: dict[str, Any]) -> Reply | Later:
+    def _op_detach(self, caller: Caller, message: dict[str, Any]) -> Reply | Later:
+        uid = caller.peer.uid
         if message.get("pid") is not None:
             name = self._sessions.of_pid(_pid(message), uid)
         else:
@@ -240,12 +274,12 @@ class Control:
 
         return answer
 
-    def _op_progress(self, uid: int, message: dict[str, Any]) -> Reply:
-        name = self._sessions.resolve(_name(message), uid)
+    def _op_progress(self, caller: Caller, message: dict[str, Any]) -> Reply:
+        name = self._sessions.resolve(_name(message), caller.peer.uid)
         return Reply({"ok": True, "progress": to_map(self._sessions.progress(name))})
 
-    def _op_open(self, uid: int, message: dict[str, Any]) -> Reply:
-        name = self._sessions.resolve(_name(message), uid)
+    def _op_open(self, caller: Caller, message: dict[str, Any]) -> Reply:
+        name = self._sessions.resolve(_name(message), caller.peer.uid)
         opened = self._sessions.open(name)
         sizes = [size for _, size in opened]
         fds = tuple(fd for fd, _ in opened)
@@ -272,6 +306,7 @@ class Control:
                 self._close(caller)
                 return
             _close_all(fds)
+            caller.active_ns = time.monotonic_ns()
             if sent == len(data):
                 caller.unsent.popleft()
             else:
@@ -289,6 +324,8 @@ class Control:
         caller.unsent.clear()
         caller.later = None
         caller.sock.close()
+        if caller.held:
+            self._sessions.detach(caller.held, "whoever attached is gone")
 
 
 def _close_all(fds: tuple[int, ...]) -> None:
@@ -305,6 +342,15 @@ def _pid(message: dict[str, Any]) -> int:
     if type(pid) is not int or not 0 < pid <= _PID_MAX:
         raise UsageError(f"not a process id: {pid!r:.40}")
     return pid
+
+
+def _seconds(message: dict[str, Any]) -> float | None:
+    value = message.get("for_s")
+    if value is None:
+        return None
+    if type(value) not in (int, float) or not math.isfinite(value) or not 0 < value <= _MAX_S:
+        raise UsageError(f"not a duration in seconds: {value!r:.40}")
+    return float(value)
 
 
 def _name(message: dict[str, Any]) -> str:

@@ -62,6 +62,7 @@ class SavedSession:
         command: Its command line.
         started_ns: When it was attached, CLOCK_MONOTONIC.
         started_unix_s: The same on the wall clock.
+        until_ns: When it is to end, CLOCK_MONOTONIC; 0: when somebody says so.
         ended_unix_s: When it ended.
         reason: Why it ended.
         targets: Its processes.
@@ -80,6 +81,7 @@ class SavedSession:
     command: str = ""
     started_ns: int = 0
     started_unix_s: float = 0.0
+    until_ns: int = 0
     ended_unix_s: float | None = None
     reason: str = ""
     targets: tuple[SavedTarget, ...] = ()

@@ -33,7 +33,6 @@ from gpucorrelate.probes.wire.frame import Batch
 from gpucorrelate.probes.wire.schema import (
     BY_NAME,
     CapabilityState,
-    SessionEvent,
 )
 
 if TYPE_CHECKING:
@@ -78,6 +77,7 @@ class Session:
         self.streams = StreamSet()
         self.agents: set[int] = set()
         self.started_ns = saved.started_ns
+        self.until_ns = saved.until_ns
         self._config = config
         self._tally = tally
         self._saved = saved

@@ -119,8 +119,13 @@ class Sessions:
             else:
                 self._resume(place, replace(saved, session=place.name))
 
-    def attach(self, pid: int, uid: int) -> AttachAnswer:
+    def attach(self, pid: int, uid: int, for_s: float | None = None) -> AttachAnswer:
         """Begin to record the engine that a process belongs to.
+
+        Args:
+            pid: A process of it.
+            uid: Who asks.
+            for_s: Seconds after which a new session ends; by default it goes on.
 
         Raises:
             TargetError: the process cannot be traced.
@@ -145,6 +150,7 @@ class Sessions:
             command=procfs.command_line(root.argv) or root.stat.comm,
             started_ns=now,
             started_unix_s=wall,
+            until_ns=now + int(for_s * 1e9) if for_s is not None else 0,
         )
         session = Session(self._base / saved.session, self._config, self._tally, saved)
         try:
@@ -175,6 +181,8 @@ class Sessions:
                 session.processes.look_later()
         for session in self.running:
             session.tick(now)
+            if 0 < session.until_ns <= now:
+                self.detach(session.id, "the time it was attached for is over")
             if session.id in self._closing:
                 self._close_if_quiet(session, now)
         for session in list(self._unsettled.values()):

@@ -12,8 +12,8 @@ need() { # PACKAGE COMMAND...: PACKAGE is needed when COMMAND fails
 	"$@" >/dev/null 2>&1 || packages+=("$package")
 }
 
-has_libbpf() { ldconfig -p 2>/dev/null | grep -q 'libbpf\.so\.1' || /sbin/ldconfig -p | grep -q 'libbpf\.so\.1'; }
-has_strip() { command -v llvm-strip || compgen -c llvm-strip- | grep -q .; }
+has_libbpf() { { ldconfig -p || /sbin/ldconfig -p; } 2>/dev/null | grep 'libbpf\.so\.1' >/dev/null; }
+has_strip() { command -v llvm-strip || [ -n "$(compgen -c llvm-strip-)" ]; }
 
 need clang command -v clang
 need llvm has_strip

@@ -82,9 +82,16 @@ class _Console(Console):
 
 
 class Page:
-    """Writes lines that never exceed the width and hold nothing a terminal would act on."""
+    """Writes lines that never exceed the width and hold nothing a terminal would act on.
 
-    def __init__(self, out: IO[str], options: TextOptions) -> None:
+    Args:
+        out: An open text file.
+        options: Width and style.
+        tight: Whether blank lines are left out.
+    """
+
+    def __init__(self, out: IO[str], options: TextOptions, *, tight: bool = False) -> None:
+        self.tight = tight
         self.options = options
         self.width = max(options.width, NARROWEST)
         self._console = _Console(
@@ -101,7 +108,9 @@ class Page:
         )
 
     def line(self, *parts: Part) -> None:
-        """One line; what does not fit is cut off with a mark."""
+        """One line; what does not fit is cut off with a mark. Without parts it is blank."""
+        if self.tight and not parts:
+            return
         text = Text()
         for part in parts:
             content, style = (part, "") if isinstance(part, str) else part

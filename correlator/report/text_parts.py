@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 from gpucorrelate.correlator.report import digest, units
 from gpucorrelate.correlator.report.names import pad, rjust, width_of, wrap_items, wrap_words
 from gpucorrelate.correlator.report.page import BAD, DIM, GOOD, HEAD, LABEL_WIDTH, STYLES
+from gpucorrelate.correlator.report.values import Category
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpucorrelate.correlator.report.page import Page, Part
-    from gpucorrelate.correlator.report.values import Category, Cause, Ledger, Segment, Wait
+    from gpucorrelate.correlator.report.values import Cause, Ledger, Segment, Wait
 
 _LABEL_WIDTH = 34
-_WAITS = "  waits  "
+_WAITS = "  waits "
 
 
 def status_style(status: str) -> str:
@@ -56,22 +57,25 @@ def check_sum(page: Page, segments: Sequence[Segment], start_ns: int, end_ns: in
         page.line((f"THE SEGMENTS DO NOT ADD UP: {error}; please report this", BAD))
 
 
-def path(page: Page, found: Sequence[Wait], segments: Sequence[Segment]) -> None:
+def path(
+    page: Page, found: Sequence[Wait], segments: Sequence[Segment], top_waits: int | None = None
+) -> None:
     """The longest waits, who held the path, and what of both was left out, if it counts."""
-    rest = [_waits(page, found, digest.length(segments)), _holders(page, segments)]
+    top = top_waits or page.options.top
+    rest = [_waits(page, found, digest.length(segments), top), _holders(page, segments)]
     if any(rest):
-        page.line((" " * len(_WAITS) + "; ".join(filter(None, rest)), DIM))
+        page.line(("         " + "; ".join(filter(None, rest)), DIM))
 
 
-def _waits(page: Page, found: Sequence[Wait], whole_ns: int) -> str:
+def _waits(page: Page, found: Sequence[Wait], whole_ns: int, top: int) -> str:
     """The longest waits, each with who caused it; returns what is left out."""
     groups = digest.wait_groups(found)
     if not groups:
         page.line((_WAITS, HEAD), "none on the path")
         return ""
-    shown, rest = groups[: page.options.top], groups[page.options.top :]
+    shown, rest = groups[:top], groups[top:]
     widths = (
-        min(max(width_of(group.longest.kind) for group in shown), 14),
+        min(max(width_of(_kind(group.longest)) for group in shown), 14),
         max(len(units.duration(group.longest.length_ns)) for group in shown),
     )
     label = _WAITS
@@ -84,17 +88,23 @@ def _waits(page: Page, found: Sequence[Wait], whole_ns: int) -> str:
     return ""
 
 
+def _kind(wait: Wait) -> str:
+    return Category.GIL.value if wait.kind == "interpreter lock" else wait.kind
+
+
 def _wait(page: Page, label: str, group: digest.WaitGroup, widths: tuple[int, int]) -> None:
     wait = group.longest
     length = units.duration(wait.length_ns)
-    lead = f"{pad(wait.kind, widths[0])} {rjust(length, widths[1])}: "
-    where = f"({wait.waiter.label} {wait.phase.value}"
+    lead = f"{pad(_kind(wait), widths[0])} {rjust(length, widths[1])}: "
+    where = [f"({wait.waiter.label} {wait.phase.value}"]
     if group.count > 1:
-        where += f", {group.count:,}x = {units.duration(group.length_ns)}"
+        where[0] += ","
+        where.append(f"{group.count:,} in {units.duration(group.length_ns)}")
+    where[-1] += ")"
     # "Instead" goes without saying of a wait for a CPU, and makes most of these lines two.
     cause = cause_text(wait.cause).removesuffix(" instead")
     room = page.width - len(label) - width_of(lead)
-    for text in wrap_items([*cause.split(), *f"{where})".split()], room, between=" "):
+    for text in wrap_items([*cause.split(), *where], room, between=" "):
         page.line((label, HEAD), lead, text)
         label, lead = " " * len(label), " " * width_of(lead)
 
@@ -160,14 +170,15 @@ def _what(category: Category, span: str) -> str:
     return f"{category.value} {span}" if span else category.value
 
 
-def mostly(segments: Sequence[Segment], actors: int = 2) -> str:
-    """The largest holders of a stretch, each with what it did most."""
-    return ", ".join(
-        f"{holder.label} {units.duration(holder.length_ns)}"
-        f" ({'mostly ' if len(holder.parts) > 1 else ''}"
-        f"{_what(holder.parts[0].category, holder.parts[0].span)})"
-        for holder in digest.holders(segments)[:actors]
-    )
+def mostly(segments: Sequence[Segment], room: int) -> str:
+    """The largest holder of a stretch, and what it did most if that fits the room."""
+    holder = next(iter(digest.holders(segments)), None)
+    if holder is None:
+        return "nobody known"
+    who = f"{holder.label} {units.duration(holder.length_ns)}"
+    what = _what(holder.parts[0].category, holder.parts[0].span)
+    more = f" ({'mostly ' if len(holder.parts) > 1 else ''}{what})"
+    return who + more if width_of(who + more) <= room else who
 
 
 def unknown(

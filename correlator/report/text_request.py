@@ -3,11 +3,20 @@
 
 from __future__ import annotations
 
+import io
 from typing import IO, TYPE_CHECKING
 
 from gpucorrelate.correlator.report import digest, text_parts, units
-from gpucorrelate.correlator.report.names import clip_middle, wrap_items
-from gpucorrelate.correlator.report.page import BAD, GOOD, HEAD, Page, TextOptions, bars
+from gpucorrelate.correlator.report.names import clip_middle, width_of, wrap_items
+from gpucorrelate.correlator.report.page import (
+    BAD,
+    GOOD,
+    HEAD,
+    LABEL_WIDTH,
+    Page,
+    TextOptions,
+    bars,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,21 +27,37 @@ if TYPE_CHECKING:
 _CATEGORIES, _ROWS = 5, 6
 # Lines for what was not covered: it is the same for all requests of a recording.
 _NOT_COVERED = 2
+_SCREEN = 45
 
 
 def render_request(
     report: RequestReport, out: IO[str], options: TextOptions | None = None
 ) -> None:
-    """Writes one request for a screen of about 45 lines.
+    """Writes one request for a screen of 45 lines.
+
+    Where it would be longer, blank lines are left out, then a wait or two of each list, if
+    that makes it fit.
 
     Args:
         report: The request.
         out: An open text file.
         options: Width and style.
     """
-    page = Page(out, options or TextOptions())
+    options = options or TextOptions()
+    whole = ""
+    for tight, fewer in ((False, 0), (True, 0), (True, 1), (True, 2)):
+        page = io.StringIO()
+        _render(Page(page, options, tight=tight), report, max(options.top - fewer, 1))
+        whole = whole or page.getvalue()
+        if page.getvalue().count("\n") <= _SCREEN:
+            whole = page.getvalue()
+            break
+    out.write(whole)
+
+
+def _render(page: Page, report: RequestReport, waits: int) -> None:
     _header(page, report)
-    _where(page, report)
+    _where(page, report, waits)
     page.line()
     _tokens(page, report)
     text_parts.unknown(page, report.segments, report.ledger, lines=_NOT_COVERED)
@@ -82,29 +107,31 @@ def _spread(page: Page, items: Sequence[str]) -> None:
         page.line(text)
 
 
-def _where(page: Page, report: RequestReport) -> None:
+def _where(page: Page, report: RequestReport, top: int) -> None:
     """Two blocks, to the first token and after it; one where no token was seen."""
     first_ns = report.first_token_ns
     text_parts.check_sum(page, report.segments, report.arrival_ns, report.end_ns)
     if first_ns is None or not report.ttft_segments:
-        _block(page, "arrival to end", report.segments, report.waits)
+        _block(page, "arrival to end", report.segments, report.waits, top)
         return
     text_parts.check_sum(page, report.ttft_segments, report.arrival_ns, first_ns)
     before = [wait for wait in report.waits if wait.start_ns < first_ns]
-    _block(page, "to the first token", report.ttft_segments, before)
+    _block(page, "to the first token", report.ttft_segments, before, top)
     rest = digest.clip_segments(report.segments, first_ns, report.end_ns)
     if rest:
         after = [wait for wait in report.waits if wait.start_ns >= first_ns]
-        _block(page, "after the first token", rest, after)
+        _block(page, "after the first token", rest, after, top)
 
 
-def _block(page: Page, title: str, segments: Sequence[Segment], waits: Sequence[Wait]) -> None:
+def _block(
+    page: Page, title: str, segments: Sequence[Segment], waits: Sequence[Wait], top: int
+) -> None:
     length = units.duration(digest.length(segments), 4)
     page.heading(title, f"{length}, and shares of it by phase and category")
     phases = digest.by_phase(segments)
     rows = min(max(len(phases), _CATEGORIES), _ROWS)
     bars(page, phases, digest.by_category(segments), rows=rows)
-    text_parts.path(page, waits, segments)
+    text_parts.path(page, waits, segments, top)
 
 
 def _tokens(page: Page, report: RequestReport) -> None:
@@ -112,11 +139,9 @@ def _tokens(page: Page, report: RequestReport) -> None:
     gap, leg = digest.worst_gap(report), digest.worst_leg(report)
     if gap is not None:
         inside = digest.clip_segments(report.segments, gap.start_ns, gap.end_ns)
-        page.worded(
-            "longest gap",
-            f"{units.duration(gap.length_ns)} before token {gap.index}{_step(gap.step)}: "
-            f"{text_parts.mostly(inside, actors=1)}",
-        )
+        said = f"{units.duration(gap.length_ns)} before token {gap.index}{_step(gap.step)}: "
+        room = page.width - LABEL_WIDTH - width_of(said)
+        page.worded("longest gap", said + text_parts.mostly(inside, room))
     if leg is not None:
         there = "transport" if leg.written_ns is not None else "frontend (no chunk seen)"
         what = "not walked"
@@ -129,7 +154,7 @@ def _tokens(page: Page, report: RequestReport) -> None:
         page.worded(
             "slowest out",
             f"{units.duration(leg.length_ns)} for token {leg.index}{_step(leg.step)} "
-            f"to the {there}: {what}",
+            f"to {there}: {what}",
         )
 
 

@@ -105,4 +105,4 @@ def test_a_wake_rings_once_and_never_blocks() -> None:
     assert not wake.ours
     wake.renew()
     assert wake.ours
-    wake.close()
+    wake.close()  # type: ignore[unreachable]

@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import signal
 import socket
 import subprocess
+import time
 from typing import TYPE_CHECKING, Any
 
 import msgpack
@@ -277,6 +280,93 @@ def test_a_user_outside_the_group_is_told_what_to_do(shared_daemon: DaemonProces
     (told,) = as_nobody(shared_daemon.client.path, ["status"])
     assert told[0] == "NotPermittedError"
     assert told[2] == 4
+
+
+def test_callers_that_ask_nothing_do_not_lock_the_others_out() -> None:
+    own = Yard()
+    try:
+        daemon = own.daemon(limits={"control_clients": 4, "control_idle_s": 0.5}).start()
+        daemon.client.close()
+        half = pack({"op": "status"})[:-1]
+        socks = [raw(daemon) for _ in range(4)]
+        for sock in socks:
+            sock.sendall(half)
+        for sock in socks:
+            assert answer(sock) is None, "it is hung up on"
+            sock.close()
+        with Client(daemon.client.path) as client:
+            pid = client.status().pid
+            wait_for(lambda: _idle(client), "the daemon hangs up")
+            assert client.status().pid == pid, "asked again, it connects again"
+    finally:
+        own.clear()
+
+
+def _idle(client: Client) -> bool:
+    assert client._socket is not None
+    return bool(select.select([client._socket], [], [], 0)[0])
+
+
+def test_another_user_cannot_take_all_places(shared_daemon: DaemonProcess) -> None:
+    shared_daemon.client.close()
+    ours, theirs = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setgid(_NOBODY)
+            os.setuid(_NOBODY)
+            socks = [raw(shared_daemon) for _ in range(100)]
+            os.write(theirs, b"%d" % len(socks))
+            time.sleep(60)
+        finally:
+            os._exit(0)
+    try:
+        assert os.read(ours, 9) == b"100"
+        with Client(shared_daemon.client.path) as client:
+            assert client.status().pid
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_a_session_for_a_while_ends_by_itself_even_after_a_restart() -> None:
+    yard = Yard()
+    child = subprocess.Popen(["/bin/sleep", "60"])
+    try:
+        daemon = yard.daemon().start()
+        session = daemon.client.attach(child.pid, for_s=3).session.session
+        assert daemon.client.attach(child.pid, for_s=0.001).already, "nothing is changed"
+        daemon.kill()
+        daemon = yard.daemon().start()
+        assert daemon.client.progress(session).state == "attached"
+        wait_for(lambda: daemon.client.sessions()[0].state == "detached", "its time is over")
+        assert "time" in daemon.client.sessions()[0].reason
+    finally:
+        child.kill()
+        child.wait()
+        yard.clear()
+
+
+def test_a_held_session_ends_with_its_connection(daemon: DaemonProcess) -> None:
+    child = subprocess.Popen(["/bin/sleep", "60"])
+    try:
+        with Client(daemon.client.path) as client:
+            session = client.attach(child.pid, hold=True).session.session
+            with Client(daemon.client.path) as other:
+                assert other.attach(child.pid, hold=True).already
+            assert client.progress(session).state == "attached"
+        wait_for(lambda: daemon.client.progress(session).state == "detached", "it ends")
+    finally:
+        child.kill()
+        child.wait()
+
+
+@pytest.mark.parametrize("for_s", [0, -1, True, "5", float("nan"), float("inf"), 1e300])
+def test_a_duration_that_is_none_is_refused(daemon: DaemonProcess, for_s: Any) -> None:
+    with pytest.raises(ControlError, match="not a duration"):
+        daemon.client.attach(os.getpid(), for_s=for_s)
 
 
 def test_nobody_listening_is_said_with_what_to_do(tmp_path: Path) -> None:

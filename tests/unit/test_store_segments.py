@@ -323,7 +323,7 @@ def test_an_end_that_found_no_room_is_written_when_there_is_some(small_disk: Yar
     filler.unlink()
     one.settle(time.monotonic_ns() + 1_000_000_000)
     assert one.settled
-    found = recorded_at(small_disk.folder / "s" / "one")
+    found = recorded_at(small_disk.folder / "s" / "one")  # type: ignore[unreachable]
     assert found.lost("store.disk") > 0
     assert found.values("session", "event")[-1] == SessionEvent.DETACHED
     assert load_session(small_disk.folder / "s" / "one").reason == "detached"
