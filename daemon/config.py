@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,8 @@ CONTROL_ENV = "GPUCORRELATE_CONTROL"
 INGEST_ENV = "GPUCORRELATE_INGEST"
 GROUP = "gpucorrelate"
 
+#: Sums of sizes must fit 64 bits.
+MAX_TOTAL_BYTES = 1 << 60
 #: One message may carry this many file descriptors (SCM_MAX_FD is 253), so a session must
 #: not have more segments.
 MAX_SEGMENTS = 240
@@ -135,6 +138,24 @@ class DaemonConfig:
             raise UsageError("the limit on all recordings is below that on one session")
         if not 1 <= self.tick_ms <= 1000:
             raise UsageError("tick must be from 1 to 1000 ms")
+        if self.total_max_bytes > MAX_TOTAL_BYTES:
+            raise UsageError(f"the limit on all recordings is above {MAX_TOTAL_BYTES} bytes")
+        if not 0 < self.ring_bytes <= GIB:
+            raise UsageError("the kernel ring must be from 1 byte to 1 GiB per CPU")
+        if self.require_ebpf and not self.ebpf:
+            raise UsageError("kernel probes cannot be both demanded and switched off")
+        if self.group != GROUP and not _is_group(self.group):
+            raise UsageError(f"there is no group {self.group!r} on this system")
+
+    @property
+    def stream_bytes(self) -> int:
+        """Most that one agent's stream may have restated at the head of every segment."""
+        return min(self.limits.string_bytes, max(self.segment_bytes // 8, 4 * MIB))
+
+    @property
+    def head_bytes(self) -> int:
+        """The same for all agents of a session."""
+        return min(4 * self.limits.string_bytes, max(self.segment_bytes // 2, 8 * MIB))
 
     @property
     def control_path(self) -> Path:
@@ -145,6 +166,14 @@ class DaemonConfig:
     def ingest_path(self) -> Path:
         """Path of the agents' socket."""
         return self.ingest_socket or self.runtime_dir / "ingest.sock"
+
+
+def _is_group(name: str) -> bool:
+    try:
+        grp.getgrnam(name)
+    except (KeyError, ValueError):
+        return False
+    return True
 
 
 def default_control_path() -> Path:

@@ -321,9 +321,21 @@ class Ingest:
         if batch.count and batch.kind != _STREAM.id:
             agent.last_rows_ns = now
         session.take_agent(stream, batch, frame, now)
-        if stream.string_bytes > self._limits.string_bytes:
-            session.notes.loss("ingest.limits", f"string table of {stream.label} is too big", 1)
-            self._cut_off(agent)
+        if stream.head_bytes > stream.checked_bytes:
+            stream.checked_bytes = stream.head_bytes
+            config = self._config
+            if (
+                stream.own_bytes > config.stream_bytes
+                or session.streams.head_bytes() > config.head_bytes
+            ):
+                self._refuse(agent, session, stream)
+
+    def _refuse(self, agent: Agent, session: Session, stream: AgentStream) -> None:
+        """A stream that would make every segment too big is recorded no further."""
+        stream.refuse()
+        session.notes.loss("ingest.limits", f"string table of {stream.label} is too big", 1)
+        session.counts.resync()
+        self._cut_off(agent)
 
     def _learn(self, agent: Agent, batch: Batch) -> None:
         """Keep what a stream needs from a process that is not being recorded."""
@@ -369,6 +381,9 @@ class Ingest:
             session.notes.loss("ingest.limits", "too many agents in one session", 1)
             self._cut_off(agent)
             return
+        if stream.refused:
+            self._refuse(agent, session, stream)
+            return
         session.agents.add(agent.pid)
         if stream is not agent.stream:
             agent.stream = stream
@@ -377,6 +392,8 @@ class Ingest:
             agent.string_bytes = 0
 
     def _say(self, agent: Agent, message: dict[str, str]) -> None:
+        if agent.sock.fileno() < 0:
+            return  # it was cut off a moment ago
         agent.unsent += messages.pack(message)
         if len(agent.unsent) > _MAX_UNSENT_BYTES:
             self._cut_off(agent)

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from gpucorrelate.daemon.budget import text_bytes
 from gpucorrelate.daemon.columns import column, frames_of_strings, frames_outside, rows_of
 from gpucorrelate.daemon.numeric import np
 from gpucorrelate.probes.wire.frame import Batch, encode
@@ -45,7 +46,10 @@ _MAX_ROWS = {"task": 1 << 15, "thread": 1 << 14, "stream": 2048, "session": 4096
 _MAX_OTHER_ROWS = 1024
 _MAX_ROWSETS = 256
 _MAX_ROWSET_BYTES = 4 << 20
-_BYTES_PER_FRAME = 400_000
+#: What a row and a part of a rowset cost beside their texts and columns, roughly: a part is a
+#: frame of its own.
+_ROW_BYTES = 32
+_PART_BYTES = 512
 
 
 class Recall:
@@ -60,6 +64,12 @@ class Recall:
         self._rows: dict[int, OrderedDict[object, Row]] = {}
         self._rowsets: OrderedDict[int, list[tuple[int, tuple[bytes, ...]]]] = OrderedDict()
         self._rowset_bytes = 0
+        self.row_bytes = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """About what ``frames`` takes, the string table not included."""
+        return self.row_bytes + self._rowset_bytes
 
     def take(self, batch: Batch, strings: Mapping[int, str]) -> None:
         """Learn from a batch; ``strings`` is the stream's table with the batch's own in it."""
@@ -82,17 +92,18 @@ class Recall:
         for row in rows:
             key = row[key_at] if key_name else row
             if kind is _TASK and row[kind.index("event")] == TaskEvent.EXIT:
-                kept.pop(key, None)
+                self.row_bytes -= _row_size(kept.pop(key, None))
                 continue
+            self.row_bytes += _row_size(row) - _row_size(kept.get(key))
             kept[key] = row
             kept.move_to_end(key)
         limit = _MAX_ROWS.get(kind.name, _MAX_OTHER_ROWS)
         while len(kept) > limit:
-            kept.popitem(last=False)
+            self.row_bytes -= _row_size(kept.popitem(last=False)[1])
 
     def forget_task(self, tid: int) -> None:
         """A thread that is gone need not be named again."""
-        self._rows.get(_TASK.id, OrderedDict()).pop(tid, None)
+        self.row_bytes -= _row_size(self._rows.get(_TASK.id, OrderedDict()).pop(tid, None))
 
     def frames(self, strings: Mapping[int, str]) -> Iterator[bytes]:
         """Frames that restate everything, with the stream's string table last but rowsets."""
@@ -138,8 +149,14 @@ class Recall:
             parts.clear()
         parts.append((count, part))
         self._rowsets.move_to_end(number)
-        self._rowset_bytes += sum(len(data) for data in part)
+        self._rowset_bytes += _size([(count, part)])
 
 
 def _size(parts: list[tuple[int, tuple[bytes, ...]]]) -> int:
-    return sum(len(data) for _, columns in parts for data in columns)
+    return sum(_PART_BYTES + sum(map(len, columns)) for _, columns in parts)
+
+
+def _row_size(row: Row | None) -> int:
+    if row is None:
+        return 0
+    return _ROW_BYTES + sum(text_bytes(value) for value in row if isinstance(value, str))

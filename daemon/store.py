@@ -166,7 +166,7 @@ class SegmentStore:
 
     Args:
         directory: The session's directory; made if it is not there.
-        segment_bytes: Size at which a new segment is begun.
+        segment_bytes: Size at which a new segment is begun, head included.
         head: Gives the frames with which every segment begins.
         tally: Where bytes and losses are counted.
         segments: Segments that are already there, as the session remembers them.
@@ -189,6 +189,7 @@ class SegmentStore:
         self._tally = tally
         self._fd = self._reserve = -1
         self._body_bytes = 0
+        self._room_bytes = segment_bytes
         self._retry_ns = 0
         self._pending: list[bytes] = []
         self._pending_rows: list[int] = []
@@ -254,7 +255,7 @@ class SegmentStore:
         if self._pending:
             self._write_pending(now)
         # The head states what is known now, so nothing may be waiting when it is written.
-        if self.writable and self._body_bytes >= self._segment_bytes:
+        if self.writable and self._body_bytes >= self._room_bytes:
             began = self._begin(now) or began
         return began
 
@@ -363,6 +364,8 @@ class SegmentStore:
         self._fd = fd
         self._next += 1
         self._body_bytes = 0
+        # A head of whatever size leaves some room, or every write would begin a new segment.
+        self._room_bytes = max(self._segment_bytes - len(data), self._segment_bytes // 4)
         self.segments.append(replace(segment, size_bytes=len(data)))
         self._recover(now)
         self._keep_reserve()

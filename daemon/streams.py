@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from gpucorrelate.daemon.budget import text_bytes
 from gpucorrelate.daemon.columns import frames_of_strings
 from gpucorrelate.daemon.recall import Recall
 from gpucorrelate.probes.wire.frame import (
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 DAEMON_STREAM = 1
 KERNEL_STREAM = 2
 FIRST_AGENT_STREAM = 3
+#: What a string costs beside its text, in the head of a segment and, partly, in memory.
+_ENTRY_BYTES = 32
 
 #: What only the daemon and its kernel probes say; from an agent it would be a forgery.
 _NOT_FROM_AGENTS = frozenset(
@@ -148,6 +151,8 @@ class AgentStream:
         producer: What it calls itself.
         role: Its part in the engine.
         string_bytes: Size of its string table.
+        checked_bytes: Its size when it was last held against the limits.
+        refused: It was beyond them; nothing of it is kept any more.
     """
 
     number: int
@@ -157,6 +162,8 @@ class AgentStream:
     producer: str = ""
     role: str = ""
     string_bytes: int = 0
+    checked_bytes: int = 0
+    refused: bool = False
     last_ns: int = field(default_factory=time.monotonic_ns)
     reader: StreamReader = field(default_factory=StreamReader)
 
@@ -179,13 +186,33 @@ class AgentStream:
 
     def measure(self) -> None:
         """Take the size of the string table anew."""
-        self.string_bytes = sum(len(text) for text in self.reader.strings.values())
+        strings = self.reader.strings
+        self.string_bytes = sum(map(text_bytes, strings.values())) + _ENTRY_BYTES * len(strings)
+
+    @property
+    def own_bytes(self) -> int:
+        """What the head of a segment must restate of it, but for its sets of rows."""
+        return self.string_bytes + self.recall.row_bytes
+
+    @property
+    def head_bytes(self) -> int:
+        """What the head of a segment must restate of it."""
+        return self.string_bytes + self.recall.size_bytes
+
+    def refuse(self) -> None:
+        """Take nothing more, and have nothing of it restated."""
+        self.refused = True
+        self.reader.strings.clear()
+        self.recall = Recall(self.number)
+        self.string_bytes = self.checked_bytes = 0
 
     def take(self, batch: Batch, frame: bytes, now_ns: int) -> Taken:
         """Take a batch that came on the socket with its frame."""
         strings = self.reader.strings
         for index, text in batch.strings:
-            self.string_bytes += len(text) - len(strings.get(index, ""))
+            known = strings.get(index)
+            self.string_bytes += text_bytes(text)
+            self.string_bytes += _ENTRY_BYTES if known is None else -text_bytes(known)
         since = self.last_ns
         used, missing, dropped = self.reader.accept(batch)
         if not used:

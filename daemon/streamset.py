@@ -59,6 +59,10 @@ class StreamSet:
         self.agents[number] = stream
         return stream
 
+    def head_bytes(self) -> int:
+        """What a new segment must restate of the agents' streams."""
+        return sum(stream.head_bytes for stream in self.agents.values())
+
     def head(self) -> Iterator[bytes]:
         """What a new segment must restate."""
         yield from self.own.head()

@@ -277,6 +277,7 @@ class Tracing:
                 session.streams.kernel_strings.give(fresh)
 
     def _off(self, reason: str) -> None:
+        log.warning("kernel probes are off: %s: %s", reason, LOST_WITHOUT)
         self.off_reason = reason
         self._tally.kernel = KernelCounters(state="off", reason=f"{reason}: {LOST_WITHOUT}")
 

@@ -78,10 +78,10 @@ def test_the_hosts_own_descriptors_are_left_alone(tmp_path: Path) -> None:
 def test_a_number_that_means_something_else_is_not_ours() -> None:
     read, write = os.pipe()
     owned = Owned(read)
-    assert owned.ours
+    before = owned.ours
     other, rest = os.pipe()
     os.dup2(other, read)
-    assert not owned.ours
+    assert (before, owned.ours) == (True, False)
     owned.close()
     os.fstat(read)  # still open
     for fd in (read, write, other, rest):
