@@ -209,14 +209,16 @@ class AgentStream:
     def take(self, batch: Batch, frame: bytes, now_ns: int) -> Taken:
         """Take a batch that came on the socket with its frame."""
         strings = self.reader.strings
-        for index, text in batch.strings:
+        more = 0
+        for index, text in dict(batch.strings).items():
             known = strings.get(index)
-            self.string_bytes += text_bytes(text)
-            self.string_bytes += _ENTRY_BYTES if known is None else -text_bytes(known)
+            more += text_bytes(text)
+            more += _ENTRY_BYTES if known is None else -text_bytes(known)
         since = self.last_ns
         used, missing, dropped = self.reader.accept(batch)
         if not used:
             return Taken(repeated=True)
+        self.string_bytes += more
         if batch.seq:
             self.last_ns = now_ns
         if batch.kind in _NOT_FROM_AGENTS or batch.seq == 0:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpucorrelate.correlator.report.values import Cause, Ledger, Segment, Wait
 
 _LABEL_WIDTH = 34
-_WAITS = "  waits "
+_WAITS = "  waits  "
 
 
 def status_style(status: str) -> str:
@@ -64,7 +64,7 @@ def path(
     top = top_waits or page.options.top
     rest = [_waits(page, found, digest.length(segments), top), _holders(page, segments)]
     if any(rest):
-        page.line(("         " + "; ".join(filter(None, rest)), DIM))
+        page.line((" " * len(_WAITS) + "; ".join(filter(None, rest)), DIM))
 
 
 def _waits(page: Page, found: Sequence[Wait], whole_ns: int, top: int) -> str:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 from gpucorrelate.correlator.report import digest, text_parts, units
@@ -23,11 +24,29 @@ if TYPE_CHECKING:
 
     from gpucorrelate.correlator.report.values import RequestReport, Segment, Wait
 
-# Rows of bars: the phases differ from request to request, but those that took no time need no row.
-_CATEGORIES, _ROWS = 5, 6
+# Rows of bars: as many as there are phases, for they are what differs from request to request.
+_CATEGORIES, _ROWS = 5, 9
 # Lines for what was not covered: it is the same for all requests of a recording.
 _NOT_COVERED = 2
 _SCREEN = 45
+# How a longer report is made shorter, step by step: without blank lines, with the smallest phases
+# put together, with fewer waits in each list.
+_SQUEEZED = (
+    (False, _ROWS, 0),
+    (True, _ROWS, 0),
+    (True, 7, 0),
+    (True, 6, 0),
+    (True, 6, 1),
+    (True, 6, 2),
+)
+
+
+@dataclass(frozen=True)
+class _Size:
+    """Rows of bars and of waits in a block."""
+
+    rows: int
+    waits: int
 
 
 def render_request(
@@ -35,8 +54,8 @@ def render_request(
 ) -> None:
     """Writes one request for a screen of 45 lines.
 
-    Where it would be longer, blank lines are left out, then a wait or two of each list, if
-    that makes it fit.
+    Where it would be longer, blank lines are left out, then the smallest phases put together,
+    then a wait or two of each list left out, if that makes it fit.
 
     Args:
         report: The request.
@@ -45,9 +64,10 @@ def render_request(
     """
     options = options or TextOptions()
     whole = ""
-    for tight, fewer in ((False, 0), (True, 0), (True, 1), (True, 2)):
+    for tight, rows, fewer in _SQUEEZED:
         page = io.StringIO()
-        _render(Page(page, options, tight=tight), report, max(options.top - fewer, 1))
+        size = _Size(rows, max(options.top - fewer, 1))
+        _render(Page(page, options, tight=tight), report, size)
         whole = whole or page.getvalue()
         if page.getvalue().count("\n") <= _SCREEN:
             whole = page.getvalue()
@@ -55,9 +75,9 @@ def render_request(
     out.write(whole)
 
 
-def _render(page: Page, report: RequestReport, waits: int) -> None:
+def _render(page: Page, report: RequestReport, size: _Size) -> None:
     _header(page, report)
-    _where(page, report, waits)
+    _where(page, report, size)
     page.line()
     _tokens(page, report)
     text_parts.unknown(page, report.segments, report.ledger, lines=_NOT_COVERED)
@@ -107,31 +127,31 @@ def _spread(page: Page, items: Sequence[str]) -> None:
         page.line(text)
 
 
-def _where(page: Page, report: RequestReport, top: int) -> None:
+def _where(page: Page, report: RequestReport, size: _Size) -> None:
     """Two blocks, to the first token and after it; one where no token was seen."""
     first_ns = report.first_token_ns
     text_parts.check_sum(page, report.segments, report.arrival_ns, report.end_ns)
     if first_ns is None or not report.ttft_segments:
-        _block(page, "arrival to end", report.segments, report.waits, top)
+        _block(page, "arrival to end", report.segments, report.waits, size)
         return
     text_parts.check_sum(page, report.ttft_segments, report.arrival_ns, first_ns)
     before = [wait for wait in report.waits if wait.start_ns < first_ns]
-    _block(page, "to the first token", report.ttft_segments, before, top)
+    _block(page, "to the first token", report.ttft_segments, before, size)
     rest = digest.clip_segments(report.segments, first_ns, report.end_ns)
     if rest:
         after = [wait for wait in report.waits if wait.start_ns >= first_ns]
-        _block(page, "after the first token", rest, after, top)
+        _block(page, "after the first token", rest, after, size)
 
 
 def _block(
-    page: Page, title: str, segments: Sequence[Segment], waits: Sequence[Wait], top: int
+    page: Page, title: str, segments: Sequence[Segment], waits: Sequence[Wait], size: _Size
 ) -> None:
     length = units.duration(digest.length(segments), 4)
     page.heading(title, f"{length}, and shares of it by phase and category")
     phases = digest.by_phase(segments)
-    rows = min(max(len(phases), _CATEGORIES), _ROWS)
+    rows = min(max(len(phases), _CATEGORIES), size.rows)
     bars(page, phases, digest.by_category(segments), rows=rows)
-    text_parts.path(page, waits, segments, top)
+    text_parts.path(page, waits, segments, size.waits)
 
 
 def _tokens(page: Page, report: RequestReport) -> None:

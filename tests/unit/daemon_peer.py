@@ -140,6 +140,23 @@ class Peer:
                 return at // 500
         return count // 500
 
+    def redefine(self, batches: int) -> str:
+        """Thread rows whose texts have the same few ids and are others each time."""
+        assert self.sock is not None
+        kind = BY_NAME["thread"]
+        none = bytes(800)
+        ids = struct.pack("<200I", *range(1, 201))
+        for at in range(batches):
+            tids = struct.pack("<200I", *range(at * 200 + 1, at * 200 + 201))
+            strings = tuple((n, f"{at}-{n}-".ljust(1000, "x")) for n in range(1, 201))
+            self.writer.seq += 1
+            batch = Batch(kind.id, 200, (tids, ids, none), self.writer.seq, 0, strings)
+            try:
+                self.sock.sendall(encode(batch))
+            except OSError as exc:
+                return type(exc).__name__
+        return "taken"
+
     def hear(self, timeout_s: float = 5.0) -> dict[str, Any] | None:
         """The daemon's next word; None when it says nothing, {} when it has hung up."""
         import msgpack

@@ -3,14 +3,16 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucorrelate.cli.options import Look
-from gpucorrelate.cli.output import file_name, text_options, whole_file
-from gpucorrelate.probes.wire.errors import StoreError
+from gpucorrelate.cli.output import check_place, file_name, text_options, whole_file
+from gpucorrelate.cli.saving import check_output, save_session
+from gpucorrelate.probes.wire.errors import StoreError, UsageError
 
 ANY = st.text(st.characters(exclude_categories=()), max_size=300)
 
@@ -57,11 +59,117 @@ def test_a_failure_leaves_what_was_there(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.mark.parametrize("place", ["", "missing/report.json", "/dev/full"])
+@pytest.mark.parametrize("place", ["", "missing/report.json"])
 def test_a_place_that_cannot_be_written_is_named(tmp_path, place):
     path = tmp_path / place
     with pytest.raises(StoreError, match=str(path)), whole_file(path) as out:
         out.write("x")
+
+
+def full_device(tmp_path):
+    """A device of our own on which nothing can be written, never one of the machine's."""
+    try:
+        os.mknod(tmp_path / "full", 0o666 | stat.S_IFCHR, os.makedev(1, 7))
+        (tmp_path / "full").open("w").close()
+    except PermissionError:
+        pytest.skip("needs CAP_MKNOD and a file system with devices")
+    return tmp_path / "full"
+
+
+def test_a_device_is_written_in_place(tmp_path):
+    path = full_device(tmp_path)
+    with pytest.raises(StoreError, match="No space left"), whole_file(path) as out:
+        out.write("x")
+    assert stat.S_ISCHR(path.lstat().st_mode)
+
+
+class Session:
+    """A daemon with one session's recording."""
+
+    def copy_session(self, session, out):
+        return out.write(session.encode())
+
+
+@pytest.fixture
+def special(tmp_path):
+    """Things in a folder that are no files: a pipe and, for root, a device."""
+    os.mkfifo(tmp_path / "pipe")
+    places = [tmp_path / "pipe"]
+    if os.getuid() == 0:
+        try:
+            os.mknod(tmp_path / "null", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+            places.append(tmp_path / "null")
+        except PermissionError:
+            pass  # a container without CAP_MKNOD
+    for place in tuple(places):
+        link = place.with_suffix(".link")
+        link.symlink_to(place)
+        places.append(link)
+    return places
+
+
+def test_a_recording_never_takes_the_place_of_a_device_or_pipe(special, tmp_path):
+    before = {place: place.lstat() for place in tmp_path.iterdir()}
+    for place in special:
+        with pytest.raises(UsageError, match="is no file"):
+            check_output(place, force=True)
+        with pytest.raises(StoreError, match="is no file"):
+            save_session(Session(), "recording", place)
+    assert {place: place.lstat().st_ino for place in tmp_path.iterdir()} == {
+        place: was.st_ino for place, was in before.items()
+    }
+    assert all(stat.S_IFMT(place.lstat().st_mode) == stat.S_IFMT(before[place].st_mode)
+               for place in before)  # fmt: skip
+
+
+def test_a_link_stays_and_what_it_points_to_is_replaced(tmp_path):
+    (tmp_path / "there").mkdir()
+    target, link = tmp_path / "there/r.gpcf", tmp_path / "link"
+    link.symlink_to(target)
+    for text in ("first", "second"):
+        check_output(link, force=True)
+        assert save_session(Session(), text, link) == len(text)
+        assert link.is_symlink()
+        assert target.read_text() == text
+    with whole_file(link) as out:
+        out.write("third")
+    assert (link.is_symlink(), target.read_text()) == (True, "third")
+    assert list((tmp_path / "there").iterdir()) == [target]
+    target.unlink()
+    with pytest.raises(UsageError, match="exists"):  # a link to nowhere is something too
+        check_output(link, force=False)
+
+
+@pytest.mark.parametrize(
+    ("place", "error"),
+    [
+        ("", UsageError),
+        ("missing/r.gpcf", UsageError),
+        ("file/r.gpcf", UsageError),
+        ("loop", UsageError),
+        ("x" * 256, UsageError),
+        ("\u2588" * 90, UsageError),
+        ("y/" * 3000, UsageError),
+        ("/proc/gpucorrelate-no-such-file", StoreError),
+    ],
+    ids=lambda one: str(one)[:12],
+)
+def test_a_place_that_cannot_be_written_is_found_out_before(tmp_path, place, error):
+    (tmp_path / "file").touch()
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(error):
+        check_output(tmp_path / place, force=True)
+    with pytest.raises(error):
+        check_place(tmp_path / place)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_name_of_255_bytes_can_be_written(tmp_path):
+    path = tmp_path / ("\u2588" * 85)
+    check_output(path, force=False)
+    save_session(Session(), "recording", path)
+    assert path.read_text() == "recording"
 
 
 class Terminal(io.StringIO):

@@ -97,6 +97,31 @@ def test_a_closed_pipe_is_quiet(args, file):
     assert process.returncode == main.EXIT_BROKEN_PIPE
 
 
+@pytest.mark.parametrize("closed", [(1,), (2,), (1, 2), (0, 1, 2)])
+def test_output_that_is_closed_goes_nowhere(closed, file):
+    shut = "import os; " + "".join(f"os.close({fd}); " for fd in closed)
+    again = f"os.execv({sys.executable!r}, [{sys.executable!r}, '-c', {RUN!r}, *%r])"
+    for args, expected in ((("requests", str(file)), 0), (("requests", "/nonexistent"), 3)):
+        code, out, err = finish(start(code=shut + again % (args,)))
+        assert code == expected
+        assert "Error" not in err
+        assert bool(err) == (expected == 3 and 2 not in closed)
+        assert bool(out) == (expected == 0 and 1 not in closed)
+
+
+def test_standard_output_that_is_full_is_one_line(file):
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        process = subprocess.Popen(
+            [sys.executable, "-c", RUN, "requests", str(file)], stdout=full,
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert process.communicate(timeout=60)[1] in (
+            "gpucorrelate: No space left on device\n",
+            "gpucorrelate: standard output: No space left on device\n",
+        )
+    assert process.returncode == 1
+
+
 def test_a_terminal_that_knows_no_letters_gets_ascii(file):
     code, out, err = finish(start("report", file, env={"PYTHONIOENCODING": "ascii"}))
     assert (code, err) == (0, "")
@@ -232,6 +257,39 @@ def test_attach_ends_with_its_engine(daemon, target):
     target.kill()
     target.wait()
     assert "the engine is gone" in finish(process)[2]
+
+
+def test_a_killed_attach_leaves_nothing_traced(daemon, target):
+    process = daemon.ask("attach", "--pid", target.pid, "--duration", "300s")
+    wait_until(lambda: target.pid in sessions(daemon))
+    process.kill()
+    finish(process)
+    wait_until(lambda: sessions(daemon) == {})
+
+
+def test_the_daemon_that_goes_away_is_said_to_have(tmp_path_factory, target):
+    running = Daemon(tmp_path_factory.mktemp("gone"))
+    process = running.ask("attach", "--pid", target.pid)
+    while "following until Ctrl-C" not in (line := process.stderr.readline()):
+        assert line, "the command ended before it followed"
+    running.process.kill()
+    finish(running.process)
+    code, _, err = finish(process)
+    assert code == 5
+    said = f"the daemon went away while attached to {target.pid}; the session goes on"
+    assert said in err.splitlines()[-1]
+    assert "start it" not in err
+
+
+def test_a_recording_that_cannot_be_written_is_never_begun(daemon, target, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for place in (tmp_path / "pipe", "/proc/gpucorrelate-none", tmp_path / ("x" * 256)):
+        code, _, err = finish(
+            daemon.ask("record", "--force", "-o", place, "--pid", target.pid, "--duration", "60s")
+        )
+        assert code == (1 if str(place).startswith("/proc") else 2)
+        assert "recording session" not in err
+    assert list(tmp_path.iterdir()) == [tmp_path / "pipe"]
 
 
 def test_a_session_can_be_left_to_the_daemon_and_detached(daemon, target):

@@ -221,10 +221,75 @@ def test_a_wrong_command_line_is_a_line_and_exit_code_2(run, file, args):
 
 
 def test_output_that_cannot_be_written_is_named(run, file, tmp_path):
-    for place in (tmp_path, tmp_path / "no/such/folder.json", "/dev/full"):
+    missing = tmp_path / "no/such/folder.json"
+    for place, says, expected in (
+        (tmp_path, tmp_path, 2),
+        (missing, missing.parent, 2),
+        ("/proc/gpucorrelate-none", "/proc/gpucorrelate-none", 1),
+    ):
         code, _, err = run("report", "-o", place, file)
-        assert code == 1
-        assert err.startswith(f"gpucorrelate: {place}: ")
+        assert code == expected
+        assert err.startswith(f"gpucorrelate: {says}: ")
+
+
+def test_a_folder_without_reports_is_not_made(run, file, tmp_path):
+    target = tmp_path / "reports"
+    assert run("report", "--all", "--until", "0.000001", "-o", f"{target}/", file)[0] == 3
+    assert not target.exists()
+
+
+LONG, MANY = "a" * 70_000, "9" * 5_000
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("attach", "--pid", "99999999999999999999"),
+        ("attach", "--pid", MANY),
+        ("detach", "--pid", "99999999999999999999"),
+        ("record", "-o", "x", "--pid", "99999999999999999999"),
+        ("attach", "--pid", "1", "--duration", "999999999999h"),
+        ("attach", "--pid", "1", "--duration", MANY),
+        ("report", "--slowest", "9999999999999999999999"),
+        ("report", "--step", "99999999999999999999"),
+        ("requests", "--limit", "99999999999999999999"),
+        ("steps", "--limit", MANY),
+        ("requests", "--since", MANY, "FILE"),
+        ("daemon", "--ring-kib", "99999999999999999999"),
+        ("daemon", "--session-max-mib", "99999999999999999999"),
+        ("requests", "--session", LONG),
+        ("detach", "--session", LONG),
+        ("record", "-o", "x", "--session", LONG),
+        ("report", "--request", LONG, "FILE"),
+        ("requests", "--id", LONG, "FILE"),
+        ("requests", LONG),
+        ("report", "-o", LONG, "FILE"),
+        ("record", "-o", LONG, "--pid", "1"),
+        ("status", "--control", LONG),
+        ("requests", "--sort", LONG),
+        (LONG,),
+    ],
+    ids=lambda args: " ".join(args)[:40],
+)
+def test_what_is_too_large_or_too_long_is_a_short_line_and_exit_code_2(run, file, args):
+    code, out, err = run(*(file if one == "FILE" else one for one in args))
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) <= 2
+    assert max(map(len, err.splitlines())) < 700
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("report", "--slowest", str((1 << 63) - 1)),
+        ("requests", "--limit", str((1 << 63) - 1)),
+        ("steps", "--since", "999999999999999999h"),
+        ("steps", "--until", "9999999999999999999"),
+    ],
+    ids=" ".join,
+)
+def test_the_largest_numbers_do_what_they_say(run, file, args):
+    assert run(*args, file)[0] == 0
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,13 @@ def test_check_says_when_the_main_job_is_impossible():
     assert "requests can be explained here; nothing is missing" in fine
 
 
+def test_status_tells_of_pauses_only_where_there_were_some():
+    assert "pauses" not in rendered(render_status, STATUS)
+    paused = replace(STATUS, pauses=3, longest_pause="2.10 s: 0.01 s running, the rest blocked")
+    shown = " ".join(rendered(render_status, paused).split())
+    assert "half a second 3 times; longest: 2.10 s: 0.01 s running, the rest blocked" in shown
+
+
 def test_status_is_harmless_and_whole_for_a_daemon_that_says_nothing():
     evil = "\x1b[2J\n"
     shown = rendered(render_status, DaemonStatus(evil, warnings=(evil,), privileges=evil))

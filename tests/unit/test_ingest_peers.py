@@ -371,6 +371,32 @@ def test_more_clients_than_allowed_are_turned_away(
     works(daemon, engine, 1)
 
 
+def test_strings_stated_anew_without_end_do_not_make_every_segment_bigger() -> None:
+    """The table stays small, but every row that lasts keeps the text it was given."""
+    yard = Yard()
+    try:
+        limits = {"string_bytes": 1 << 20}
+        daemon = yard.daemon(segment_bytes=2 << 20, limits=limits).start()
+        bad, good = yard.peer(daemon), yard.peer(daemon)
+        session = ""
+        for peer in (good, bad):
+            peer.join()
+            session = daemon.client.attach(peer.pid).session.session
+            peer.do("hear")
+        bad.do("redefine", 80)
+        wait_for(lambda: daemon.client.status().ingest.cut_off, "it is cut off")
+        wait_for(lambda: daemon.recorded(session).lost("ingest.limits") == 1, "it is recorded")
+        sizes = [path.stat().st_size for path in daemon.session_dir(session).glob("*.gpcf")]
+        assert max(sizes) < (4 << 20), sizes
+        bad.do("connect", daemon.ingest)
+        bad.do("greet", "core")
+        wait_for(lambda: daemon.client.status().ingest.cut_off == 2, "nor does it come back")
+        mine = next(s.session for s in daemon.client.sessions() if s.root_pid == good.pid)
+        works(daemon, (good, mine), 1)
+    finally:
+        yard.clear()
+
+
 def resident_kib(daemon: DaemonProcess) -> int:
     assert daemon.process is not None
     text = Path(f"/proc/{daemon.process.pid}/status").read_text()

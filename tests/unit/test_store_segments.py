@@ -73,6 +73,20 @@ def test_every_segment_begins_with_the_head(tmp_path: Path) -> None:
     assert sum(segment.rows for segment in one.segments) == 10
 
 
+def test_what_the_head_takes_counts_and_a_huge_one_still_leaves_room(tmp_path: Path) -> None:
+    for head_frames, most in ((3, 2000), (50, 50 * len(HEAD) + 1200)):
+        folder = tmp_path / str(head_frames)
+        one = SegmentStore(folder, 2000, lambda n=head_frames: [HEAD] * n, Tally())
+        one.begin()
+        for seq in range(1, 41):
+            one.append(frame(seq), 1)
+            one.flush()
+        one.close()
+        sizes = [segment.size_bytes for segment in one.segments]
+        assert max(sizes) <= most + len(frame(1)), sizes
+        assert len(sizes) < 20
+
+
 def test_files_belong_to_root_or_whoever_runs_the_daemon_alone(tmp_path: Path) -> None:
     one = made(tmp_path)
     one.begin()

@@ -20,6 +20,7 @@ from gpucorrelate.correlator.report.values import (
     PhaseName,
     RequestReport,
     TokenCheck,
+    Wait,
 )
 from tests.golden.compare import same_as_golden
 from tests.unit import report_samples as samples
@@ -93,7 +94,90 @@ def test_steps_lists_and_summaries_look_as_they_did(options):
 
 
 def test_a_busy_request_fits_a_screen():
-    assert rendered(text.render_request, samples.request()).count("\n") <= 48
+    assert rendered(text.render_request, samples.request()).count("\n") <= 45
+
+
+def many_causes() -> RequestReport:
+    """The sample with waits of as many long-named threads as a busy engine has."""
+    whole = samples.request()
+    first = whole.first_token_ns
+    assert first is not None
+    waits = []
+    for i in range(12):
+        actor = Actor(5000 + i, 4711, "", f"ThreadPoolExecutor-{i}_long_name", "EngineCore")
+        start = (whole.arrival_ns if i % 2 else first) + i
+        waits.append(
+            Wait(start, start + 9 * samples.MS - i, actor, "queue read",
+                 Cause("message from", actor, "while serialise"), PhaseName.QUEUE)
+        )  # fmt: skip
+    phases = list(PhaseName)[:9]
+    ttft = [replace(one, phase=phases[i % 9]) for i, one in enumerate(whole.ttft_segments)]
+    return replace(whole, waits=tuple(waits), ttft_segments=tuple(ttft))
+
+
+def test_many_long_causes_fit_a_screen_and_say_what_was_left_out():
+    shown = rendered(text.render_request, many_causes())
+    assert shown.count("\n") <= 45
+    for part in (
+        "to the first token", "after the first token", "longest gap", "slowest out", "unknown",
+        "not covered", "boundaries", "ledger", "token ids", "more causes, no wait longer than",
+    ):  # fmt: skip
+        assert part in shown
+    shown = rendered(text.render_request, many_causes(), text.TextOptions(width=100, top=9))
+    assert shown.count("ThreadPoolExecutor-11_long_name") == 2  # asked for more than a screen
+
+
+LONG_NOTE = "ebpf.sched: " + " ".join(f"word{i}" for i in range(60))
+
+
+@pytest.mark.parametrize("options", [WIDE, NARROW], ids=["100", "80"])
+def test_what_was_not_covered_is_shown_in_full_and_wrapped(options):
+    ledger = replace(samples.CLEAN, missing=(LONG_NOTE, "GPU: none"))
+    for render, value in (
+        (text.render_summary, samples.summary(ledger=ledger)),
+        (text.render_step, replace(samples.step(), ledger=ledger)),
+    ):
+        shown = rendered(render, value, options)
+        assert f"{LONG_NOTE}; GPU: none" in " ".join(shown.split())
+        assert max(map(width_of, shown.splitlines())) <= options.width
+    shown = rendered(text.render_request, replace(samples.request(), ledger=ledger), options)
+    assert "not covered ebpf.sched, GPU (why: gpucorrelate report)" in shown
+
+
+def test_a_recording_of_a_month_is_called_out():
+    day = 86_400 * 10**9
+    sane, absurd = (samples.summary(end_ns=samples.ARRIVAL + days * day) for days in (31, 400))
+    assert "cannot all be right" not in rendered(text.render_summary, sane)
+    said = "these times cannot all be right: 400 days between the first and the last"
+    assert said in rendered(text.render_summary, absurd).splitlines()[:4]
+
+
+@pytest.mark.parametrize(
+    ("verb", "actor", "says"),
+    [
+        ("message from", samples.WORKER, "message from Worker_TP0/4720"),
+        ("probably held by", samples.CORE, "probably held by EngineCore/4711"),
+        ("was on a CPU, so probably held the interpreter lock for which waits", samples.API,
+         "was on a CPU, so probably held the interpreter lock for which waits APIServer/4700"),
+        ("polling a queue; the write was not recorded", None,
+         "polling a queue; the write was not recorded (APIServer/4700 send)"),
+        ("records of waits were lost then", None, "records of waits were lost then"),
+        ("ran instead:", samples.HOG, "stress-ng-cpu/9123 (not traced) ran (APIServer/4700 send)"),
+        ("ran instead:", None, "ran instead: (APIServer/4700 send)"),
+    ],
+)  # fmt: skip
+def test_causes_read_as_sentences(verb, actor, says):
+    whole = samples.request()
+    wait = replace(whole.waits[0], waiter=samples.API, cause=Cause(verb, actor),
+                   phase=PhaseName.SEND)  # fmt: skip
+    shown = rendered(text.render_request, replace(whole, waits=(wait,)))
+    assert says in " ".join(shown.split())
+
+
+def test_waits_for_the_interpreter_lock_are_called_as_their_category():
+    wait = replace(samples.request().waits[1], kind="interpreter lock")
+    shown = rendered(text.render_request, replace(samples.request(), waits=(wait,)))
+    assert "waits  gil 7.40 ms: held by" in shown
 
 
 @pytest.mark.parametrize("block", ["to the first token", "after the first token"])
@@ -108,8 +192,8 @@ def test_the_shares_of_a_block_add_to_a_hundred(block):
 
 def test_a_stall_is_named_among_many_ordinary_waits():
     shown = rendered(text.render_request, samples.request(tokens=400))
-    assert "preempted 28.0 ms: stress-ng-cpu/9123 (not traced) ran instead" in shown
-    assert "399 such" in shown
+    assert "preempted 28.0 ms: stress-ng-cpu/9123 (not traced) ran (" in shown
+    assert "399 in " in shown
 
 
 def test_the_lock_holder_is_named_with_what_it_did():
