@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from gpucorrelate.cli.output import check_place, destination, unfinished
 from gpucorrelate.probes.wire.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from gpucorrelate.daemon.client import Client
 
 
 def check_output(path: Path, *, force: bool) -> None:
@@ -35,7 +33,14 @@ def _is_special(path: Path) -> bool:
     return path.exists() and not path.is_file()
 
 
-def save_session(client: Client, session: str, path: Path) -> int:
+class Copies(Protocol):
+    """What can copy a session's recording: the daemon's client."""
+
+    def copy_session(self, session: str, out: BinaryIO, /) -> int:
+        """Write the recording; returns its size in bytes."""
+
+
+def save_session(client: Copies, session: str, path: Path) -> int:
     """Copies a session's recording; the file appears under its name when it is complete.
 
     Where the name is a link, what it points to is replaced.

@@ -11,6 +11,7 @@ import shutil
 import stat
 import subprocess
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -76,7 +77,7 @@ def test_every_segment_begins_with_the_head(tmp_path: Path) -> None:
 def test_what_the_head_takes_counts_and_a_huge_one_still_leaves_room(tmp_path: Path) -> None:
     for head_frames, most in ((3, 2000), (50, 50 * len(HEAD) + 1200)):
         folder = tmp_path / str(head_frames)
-        one = SegmentStore(folder, 2000, lambda n=head_frames: [HEAD] * n, Tally())
+        one = SegmentStore(folder, 2000, partial(list, [HEAD] * head_frames), Tally())
         one.begin()
         for seq in range(1, 41):
             one.append(frame(seq), 1)
