@@ -15,7 +15,7 @@ import pytest
 from gpucorrelate.correlator.report.values import Category
 from tests.engine.client import load, mixed_requests
 from tests.engine.daemon import DaemonProcess, ingest_env, running_daemon
-from tests.engine.server import ASYNC, EngineServer, running_server
+from tests.engine.server import SYNC, EngineServer, running_server
 from tests.engine.traced import Traced, Truth, capture_of, read_truth
 
 if TYPE_CHECKING:
@@ -63,18 +63,22 @@ class Lab:
             for row in read_truth(self.folder)
             if results[0].start_ns < row.start_ns and row.end_ns < results[-1].end_ns
         ]
-        return Traced.of(ASYNC, self.server.pid, results, capture, truth)
+        return Traced.of(SYNC, self.server.pid, results, capture, truth)
 
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """One engine for all faults."""
+    """One engine for all faults.
+
+    Steps follow each other in it. With asynchronous scheduling a worker may still be busy with
+    the step before, and only what of a fault outlasts that is on anybody's path.
+    """
     folder = tmp_path_factory.mktemp("lab")
     (folder / "flags").mkdir()
     env = {**ingest_env(folder), "GPUCORRELATE_LAB_DIR": str(folder)}
     with (
         running_daemon(folder) as daemon,
-        running_server(ASYNC, folder, env=env) as server,
+        running_server(SYNC, folder, env=env) as server,
     ):
         load(server.url, mixed_requests(20, tag="warm"), concurrency=10)
         yield Lab(folder, daemon, server)

@@ -92,6 +92,9 @@ def why_not() -> str:
         return "systemd or dbus is not installed"
     if _cgroup_parent() is None:
         return "no cgroup v2 hierarchy"
+    for path in (ROOT, Path(sys.prefix)):
+        if path.is_relative_to("/tmp") or path.is_relative_to("/run"):
+            return f"{path} lies where a booted machine has a file system of its own"
     return ""
 
 
