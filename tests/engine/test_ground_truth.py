@@ -163,8 +163,12 @@ def test_lock_in_the_engine_core(lab: Lab) -> None:
                 )
     assert judged
     assert right >= 0.95 * judged, f"{right} of {judged} reports blame the holder as long"
-    # And it stands among the waits that a report lists, by the name of who held it.
+    # And it stands among the waits that a report lists, by the name of who held it; between two
+    # loads nobody waits for the scheduling thread.
+    reports = traced.reports().values()
     for wait in waits:
+        if not any(_in_steps(report, wait.start_ns, wait.end_ns) for report in reports):
+            continue
         assert any(
             listed.cause.actor is not None
             and listed.cause.actor.tid == wait.holder
