@@ -7,7 +7,8 @@ Each wait record gets a class that decides how the backward walk passes through 
 - ``GIL``: the futex lies inside ``_PyRuntime``; waits chained by the interpreter's 5 ms
   timeouts (CPython ``sys.setswitchinterval``) take the waker of the chain's last wait.
 - ``LOCK``: ``FUTEX_WAIT`` or a PI operation, which glibc uses for mutexes (condition
-  variables, semaphores and Python locks use ``FUTEX_WAIT_BITSET``).
+  variables, semaphores and Python locks use ``FUTEX_WAIT_BITSET``); and locks inside the
+  kernel, on a file, a fault or the address space.
 - ``MESSAGE``: woken by a traced thread; the path moves there.
 - ``LEAF_IDLE``: a timer, the network, an untraced process, or no wake at all.
 - ``LEAF_WORK``: disk or an interrupt: part of what the thread itself was doing.
@@ -50,6 +51,10 @@ CATEGORIES: tuple[Category, ...] = tuple(Category)
 
 #: System calls that send on a socket or pipe (x86-64): write, sendto, sendmsg, writev, sendmmsg.
 SEND_SYSCALLS = (1, 44, 46, 20, 307)
+
+#: System calls that change the address space (x86-64): mmap, mprotect, munmap, brk, mremap,
+#: madvise.
+MEMORY_SYSCALLS = (9, 10, 11, 12, 25, 28)
 
 #: Waits on the interpreter lock closer than this belong to one attempt to take it.
 GIL_CHAIN_GAP_NS = 200_000
@@ -378,8 +383,12 @@ def _classify(threads: Threads, waits: Table, peer: I32, gil: Mask) -> tuple[U8,
     from_io = soft | irq | kthread | no_wake
     mark(file_io & from_io, Category.DISK, WaitClass.LEAF_WORK)
     mark(fault & (from_io | ~traced), Category.PAGE_FAULT, WaitClass.LEAF_WORK)
-    locked = futex & np.isin(op & 0x7F, (0, 6, 13)) & (cls == WaitClass.MESSAGE)
-    mark(locked, Category.LOCK, WaitClass.LOCK)
+    locked = futex & np.isin(op & 0x7F, (0, 6, 13))
+    # A thread that ends another's wait on a file, a fault or the address space lets go of a
+    # lock inside the kernel (inode, page, mmap_lock): it sends nothing.
+    in_memory = (kind == WaitKind.OTHER) & np.isin(waits["syscall"], MEMORY_SYSCALLS)
+    locked |= file_io | fault | in_memory
+    mark(locked & (cls == WaitClass.MESSAGE), Category.LOCK, WaitClass.LOCK)
     mark(gil, Category.GIL, WaitClass.GIL)
     idle = (kind == WaitKind.PREEMPTED) | (kind == WaitKind.YIELD)
     mark(idle, Category.PREEMPTED, WaitClass.PREEMPTED)

@@ -12,7 +12,7 @@ from gpucorrelate.correlator import states as states_
 from gpucorrelate.correlator.report.values import Category
 from gpucorrelate.correlator.states import CATEGORIES
 from gpucorrelate.correlator.walk import LegSpec, Walker
-from gpucorrelate.probes.wire.schema import QueueOp, WaitFlag, WaitKind
+from gpucorrelate.probes.wire.schema import FdKind, QueueOp, WaitFlag, WaitKind
 from tests.unit.synth import API, CORE, WORKER, Recording
 
 GIL = 0x7F00_0000_0000
@@ -66,6 +66,17 @@ def test_a_mutex_returns_the_path_to_the_waiter_when_it_blocked() -> None:
     assert walked(r, API, 60, 600) == [
         (60, 100, "cpu", API),
         (100, 500, "cpu", CORE),
+        (500, 600, "cpu", API),
+    ]
+
+
+def test_a_lock_inside_the_kernel_returns_the_path_to_the_waiter_too() -> None:
+    # Two threads write one file: the second waits for the inode, and was busy itself before.
+    r = two().wait(API, 400, 500, waker=CORE, kind=WaitKind.WRITE, op=FdKind.FILE)
+    r.wait(CORE, 50, 300, kind=WaitKind.SLEEP, flags=WaitFlag.WAKE_TIMER, waker=1)
+    assert walked(r, API, 100, 600) == [
+        (100, 400, "cpu", API),
+        (400, 500, "cpu", CORE),
         (500, 600, "cpu", API),
     ]
 
