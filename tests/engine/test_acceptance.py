@@ -225,27 +225,35 @@ def test_cores_spans_are_on_the_path_in_the_core(traced: Traced) -> None:
         )
         if name in wanted
     ]
-    said = on_path = 0
+    said = on_path = no_cpu = 0
     for report in traced.reports("calm").values():
         mine = [(a, b) for a, b in times if report.arrival_ns <= a and b <= report.end_ns]
         core = [s for s in report.segments if s.actor.role == "core.main"]
+        others = [s for s in report.segments if s.actor.role != "core.main"]
         said += sum(end - start for start, end in mine)
         on_path += _overlap_ns(core, mine)
-    assert said > 0
-    assert on_path >= 0.9 * said
+        no_cpu += _overlap_ns([s for s in others if s.category in _NO_CPU], mine)
+    assert no_cpu <= 0.4 * said
+    assert on_path >= 0.9 * (said - no_cpu)
 
 
 def test_api_servers_own_times_are_on_the_path(traced: Traced) -> None:
-    """From the arrival to the hand-over to the engine the path stays in the API server."""
+    """From the arrival to the hand-over to the engine the path stays in the API server.
+
+    But where the engine core is still at its last request's end and gets no CPU for it until
+    the hand-over is done, it is rightly on the path instead: it was ready last.
+    """
     before = {PhaseName.RECEIVE, PhaseName.TOKENISE, PhaseName.SEND}
-    said = on_path = 0
+    said = on_path = no_cpu = 0
     for report in traced.reports("calm").values():
         mine = [(p.start_ns, p.end_ns) for p in report.phases if p.name in before]
-        said += sum(end - start for start, end in mine)
         api = [s for s in report.segments if s.actor.pid == traced.pid]
+        others = [s for s in report.segments if s.actor.pid != traced.pid]
+        said += sum(end - start for start, end in mine)
         on_path += _overlap_ns(api, mine)
-    assert said > 0
-    assert on_path >= 0.9 * said
+        no_cpu += _overlap_ns([s for s in others if s.category in _NO_CPU], mine)
+    assert no_cpu <= 0.4 * said
+    assert on_path >= 0.9 * (said - no_cpu)
 
 
 def test_hops_between_processes_are_named(reports: dict[str, RequestReport]) -> None:
