@@ -12,6 +12,7 @@ import ctypes
 import json
 import mmap
 import os
+import resource
 import select
 import signal
 import socket
@@ -252,10 +253,13 @@ def major_fault() -> Truth:
     memory.madvise(mmap.MADV_RANDOM)
     view = memoryview(memory)
     faults = []
-    for offset in (2 << 20, 6 << 20, 10 << 20):
+    for offset in range(2 << 20, 14 << 20, 2 << 20):
+        before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
         start = now()
         _ = view[offset]
-        faults.append({"start": start, "end": now(), "offset": offset})
+        end = now()
+        slept = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before
+        faults.append({"start": start, "end": end, "offset": offset, "slept": slept})
     maps = [line for line in Path("/proc/self/maps").read_text().splitlines()
             if f" {stat.st_ino} " in line]  # fmt: skip
     return {

@@ -39,11 +39,13 @@ def test_a_cold_page_of_a_file_is_a_major_fault_with_its_file(tracer: Tracer) ->
             if row.start_ns <= wait.start_ns and wait.end_ns <= row.end_ns
         ]
         slept = [wait for wait in waits if wait.wait_kind == WaitKind.FAULT]
-        assert slept
+        # A thread that loses its CPU right after asking may find the page when it is back.
+        assert bool(slept) == bool(made["slept"])
         assert all(wait.arg == addr and wait.syscall == -1 for wait in slept)
         assert row.block_ns == sum(wait.length for wait in waits)
-        assert row.wake_ns == waits[-1].wake_ns
-        assert row.waker_tid == waits[-1].waker_tid
+        assert row.wake_ns == (waits[-1].wake_ns if waits else 0)
+        assert row.waker_tid == (waits[-1].waker_tid if waits else 0)
+    assert any(made["slept"] for made in truth["faults"])
 
 
 def test_the_first_touch_of_a_page_is_a_minor_fault(tracer: Tracer) -> None:
