@@ -169,7 +169,7 @@ def write_folder(run: Run, want: Wanted, folder: Path) -> None:
 
 def _warn(ledger: Ledger) -> None:
     """One line for people whose output goes to a program."""
-    bad = [f"{line.name} {line.count:,}" for line in ledger.lines if line.bad and line.count]
+    bad = [f"{line.name} {line.count:,}" for line in ledger.lines if line.bad]
     if bad:
         more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
         note(f"warning: {bad[0]}{more}; see .ledger")

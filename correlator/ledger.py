@@ -51,21 +51,21 @@ def _joins(
 ) -> list[LedgerLine]:
     gaps = _step_gaps(steps)
     return [
-        LedgerLine("step numbers missing", gaps, "steps begun that no record tells of", bad=True),
+        LedgerLine("step numbers missing", gaps, "steps begun that no record tells of", check=True),
         LedgerLine("step ends without a begin", steps.missing_begin,
                    "steps in flight when tracing began"),
         LedgerLine("steps without an end", steps.missing_end, "in flight at the end, or lost"),
-        LedgerLine("steps whose rows are unknown", steps.missing_rows, bad=True),
+        LedgerLine("steps whose rows are unknown", steps.missing_rows, check=True),
         LedgerLine("queue reads without their write", states.reads.unjoined),
         LedgerLine("requests whose rows and tokens differ",
                    sum(not rows_match(r) for r in requests),
-                   "rows that must sample against tokens made", bad=True),
+                   "rows that must sample against tokens made", check=True),
         LedgerLine("requests whose token ids differ between places",
-                   sum(not checks_agree(r) for r in requests), bad=True),
+                   sum(not checks_agree(r) for r in requests), check=True),
         LedgerLine("requests with nothing to compare their tokens to",
                    sum(len(r.checks) < 2 and bool(r.tokens_out) for r in requests)),
         LedgerLine("requests in steps that no anchor names",
-                   _without_anchor(capture, steps, requests), bad=True),
+                   _without_anchor(capture, steps, requests), check=True),
     ]  # fmt: skip
 
 
@@ -108,24 +108,24 @@ def _losses(capture: Capture) -> list[LedgerLine]:
         by_hop[strings[hop], strings[what]] += count
     told = {hop.partition(".")[0] for hop, _ in by_hop}
     lines = [
-        LedgerLine(words, 0, bad=True)
+        LedgerLine(words, 0, check=True)
         for hop, words in (("bpf", "lost in the kernel's rings"), ("agent", "dropped by agents"))
         if hop not in told
     ]
     lines += [
-        LedgerLine(f"lost at {hop}", count, what, bad=True)
+        LedgerLine(f"lost at {hop}", count, what, check=True)
         for (hop, what), count in sorted(by_hop.items())
     ]
     intake = capture.intake
     skipped = sum(d.size_bytes for d in intake.damage)
     reasons = ", ".join(sorted({d.reason for d in intake.damage}))
     lines += [
-        LedgerLine("bytes of the recording unreadable", skipped, reasons, bad=True),
-        LedgerLine("batches missing from the recording", intake.missing, bad=True),
+        LedgerLine("bytes of the recording unreadable", skipped, reasons, check=True),
+        LedgerLine("batches missing from the recording", intake.missing, check=True),
         LedgerLine("batches repeated", intake.repeated, "sent again after a reconnect; used once"),
         LedgerLine("batches of unknown kinds", intake.unknown_kinds, "from a newer version"),
     ]
-    return [line for line in lines if line.count or line.bad]
+    return [line for line in lines if line.count or line.check]
 
 
 def _missing(capture: Capture, states: States) -> tuple[str, ...]:

@@ -222,7 +222,7 @@ def not_covered(page: Page, ledger: Ledger, lines: int | None = None) -> None:
 
 def ledger(page: Page, counts: Ledger, lines: int = 2) -> None:
     """What the report rests on, in a line or two; what was lost or does not match stands out."""
-    bad = [line for line in counts.lines if line.bad and line.count]
+    bad = [line for line in counts.lines if line.bad]
     for line in bad[:4]:
         note = f" ({line.note})" if line.note else ""
         page.worded("LOST/WRONG", f"{line.name} {line.count:,}{note}", style=BAD)
@@ -231,9 +231,9 @@ def ledger(page: Page, counts: Ledger, lines: int = 2) -> None:
     if not counts.lines:
         page.labelled("ledger", ["empty: nothing says what this rests on"], style=BAD)
         return
-    items = [f"{line.name} {line.count:,}" for line in counts.lines if line.count and not line.bad]
+    items = [f"{line.name} {line.count:,}" for line in counts.lines if line.count and not line.check]
     if not bad:
-        checks = units.plural(sum(line.bad for line in counts.lines), "check")
+        checks = units.plural(sum(line.check for line in counts.lines), "check")
         items.insert(0, f"nothing lost, nothing mismatched ({checks})")
     lead: Part = (pad("ledger", LABEL_WIDTH), HEAD)
     for text in wrap_items(items, page.width - LABEL_WIDTH)[:lines]:

@@ -168,7 +168,12 @@ class LedgerLine:
     name: str  # "waits recorded", "waits lost in the kernel's rings"...
     count: int
     note: str = ""
-    bad: bool = False  # a loss or a mismatch: not zero is a warning
+    check: bool = False  # counts losses or mismatches, so it must be zero
+
+    @property
+    def bad(self) -> bool:
+        """Whether something was lost or does not match: a check that is not zero."""
+        return self.check and self.count != 0
 
 
 @dataclass(frozen=True)
@@ -181,7 +186,7 @@ class Ledger:
     @property
     def clean(self) -> bool:
         """Whether nothing was lost and everything matched."""
-        return not any(line.bad and line.count for line in self.lines)
+        return not any(line.bad for line in self.lines)
 
 
 @dataclass(frozen=True)

@@ -43,10 +43,10 @@ CLEAN = Ledger(
         LedgerLine("steps", 33),
         LedgerLine("spans", 402),
         LedgerLine("queue messages", 132),
-        LedgerLine("waits lost in the kernel's rings", 0, bad=True),
-        LedgerLine("rows dropped by agents", 0, bad=True),
-        LedgerLine("batches missing", 0, bad=True),
-        LedgerLine("steps that never ended", 0, bad=True),
+        LedgerLine("waits lost in the kernel's rings", 0, check=True),
+        LedgerLine("rows dropped by agents", 0, check=True),
+        LedgerLine("batches missing", 0, check=True),
+        LedgerLine("steps that never ended", 0, check=True),
     ),
     missing=("GPU: no GPU agent in the worker", "cgroup throttling: no cgroup v2"),
 )
@@ -54,10 +54,10 @@ LOSSY = Ledger(
     lines=(
         *CLEAN.lines[:6],
         LedgerLine(
-            "waits lost in the kernel's rings", 1_204, "rings of 8 MiB, CPUs 0 and 1", bad=True
+            "waits lost in the kernel's rings", 1_204, "rings of 8 MiB, CPUs 0 and 1", check=True
         ),
         LedgerLine(
-            "rows dropped by agents", 17, "EngineCore/4711, daemon stopped for 30 s", bad=True
+            "rows dropped by agents", 17, "EngineCore/4711, daemon stopped for 30 s", check=True
         ),
     ),
     missing=CLEAN.missing,

@@ -91,6 +91,16 @@ def test_short_lived_actors_are_not_mixed_up():
     assert labels == [f"p{i}/{i}" if i else "p0" for i in range(len(labels))]
 
 
+def test_a_line_of_the_ledger_is_bad_only_where_something_is():
+    clean = through_json(json.request_to_dict(samples.request()))["ledger"]
+    assert clean["clean"]
+    assert not any(line["bad"] for line in clean["lines"])
+    lossy = replace(samples.request(), ledger=samples.LOSSY)
+    ledger = through_json(json.request_to_dict(lossy))["ledger"]
+    assert not ledger["clean"]
+    assert [line["count"] for line in ledger["lines"] if line["bad"]] == [1_204, 17]
+
+
 def test_numbers_beyond_53_bits_are_text():
     document = through_json(json.request_to_dict(samples.request()))
     assert document["checks"][0]["hash"] == "fedcba9876543210"

@@ -260,7 +260,7 @@ def hostile(evil: str) -> RequestReport:
         for one in whole.waits
     )
     phases = tuple(replace(one, start_anchor=evil, end_anchor=evil) for one in whole.phases)
-    ledger = Ledger((LedgerLine(evil, 3, evil, bad=True), LedgerLine(evil, 4)), (evil,))
+    ledger = Ledger((LedgerLine(evil, 3, evil, check=True), LedgerLine(evil, 4)), (evil,))
     return replace(
         whole, internal_id=evil * 2, status=evil, segments=segments, waits=waits, phases=phases,
         ledger=ledger, boundaries=(evil,), checks=(TokenCheck(evil, 1, 1),),
