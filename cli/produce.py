@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING
 
 from gpucorrelate.cli.options import JSON, Look
 from gpucorrelate.cli.output import file_name, note, text_options, whole_file
-from gpucorrelate.cli.select import one_request, sort_requests, window
+from gpucorrelate.cli.select import sort_requests, window
 from gpucorrelate.correlator.report import json, text, units
 from gpucorrelate.probes.wire.errors import NotFoundError
 
@@ -79,7 +79,7 @@ def write(run: Run, want: Wanted, form: str, look: Look, out: IO[str]) -> None:
     elif want.slowest is not None:
         _write_slowest(_requests(run, want), form, look, out)
     elif want.request_id is not None:
-        found = one_request(run, want.request_id)
+        found = run.request(want.request_id)
         if form == JSON:
             json.write_document(json.request_to_dict(found), out)
         else:

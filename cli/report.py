@@ -40,7 +40,7 @@ from gpucorrelate.cli.options import (
     "request_id",
     type=REQUEST_ID,
     metavar="ID",
-    help="An id, its beginning, or a pattern.",
+    help="Any of its ids (the API's, the engine's, the client's X-Request-Id), or a part of one.",
 )
 @click.option("--step", type=COUNT, help="A step's number.")
 @click.option(

@@ -49,8 +49,8 @@ from gpucorrelate.probes.wire.errors import NotFoundError
     "--id",
     "pattern",
     type=REQUEST_ID,
-    metavar="GLOB",
-    help="Ids: a pattern, or how they begin.",
+    metavar="ID",
+    help="Those of an id (the API's, the engine's, the client's X-Request-Id), or a part of it.",
 )
 @click.option("--limit", type=COUNT, default=30, show_default=True, help="0: all.")
 @since_option
@@ -88,7 +88,9 @@ def requests(
     if not rows:
         raise NotFoundError(
             f"no request fits; the recording has {len(run.requests())}",
-            hint="see what it rests on: gpucorrelate report",
+            hint="list them: gpucorrelate requests --limit 0"
+            if pattern
+            else "see what it rests on: gpucorrelate report",
         )
     rows = sort_requests(rows, sort, reverse=reverse)
     shown = rows[:limit] if limit else rows

@@ -6,15 +6,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpucorrelate.cli.moments import moment_ns
-from gpucorrelate.correlator.report.names import CUT, match_ids
+from gpucorrelate.correlator.report.names import match_ids
 from gpucorrelate.correlator.report.values import PhaseName
-from gpucorrelate.probes.wire.errors import NotFoundError, UsageError
+from gpucorrelate.probes.wire.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gpucorrelate.correlator.report.build import Run
-    from gpucorrelate.correlator.report.values import RequestReport, RequestRow, StepRow
+    from gpucorrelate.correlator.report.values import RequestRow, StepRow
 
 _PHASES = tuple(name.value for name in PhaseName)
 REQUEST_KEYS = ("arrival", "id", "wall", "ttft", "tokens-in", "tokens-out", *_PHASES)
@@ -30,8 +30,6 @@ _STEP_ORDER: dict[str, Callable[[StepRow], int]] = {
     "waiting": lambda row: -row.waiting,
 }
 STEP_KEYS = tuple(_STEP_ORDER)
-
-_NAMED_IN_ERROR = 3
 
 
 def _known(value: int | None) -> int:
@@ -69,12 +67,11 @@ def sort_steps(rows: Sequence[StepRow], key: str, *, reverse: bool) -> list[Step
     return sorted(rows, key=_STEP_ORDER[key], reverse=reverse)
 
 
-def by_id(rows: Sequence[RequestRow], pattern: str | None) -> list[RequestRow]:
-    """Rows whose id a pattern fits; all of them without one."""
-    if not pattern:
+def by_id(rows: Sequence[RequestRow], wanted: str | None) -> list[RequestRow]:
+    """Rows that a text means by any of their ids; all of them without one."""
+    if not wanted:
         return list(rows)
-    fit = set(match_ids(pattern, [row.request_id for row in rows]))
-    return [row for row in rows if row.request_id in fit]
+    return [rows[at] for at in match_ids(wanted, [row.ids for row in rows])]
 
 
 def window(run: Run, since: str, until: str) -> tuple[int | None, int | None]:
@@ -89,25 +86,3 @@ def window(run: Run, since: str, until: str) -> tuple[int | None, int | None]:
     if since_ns is not None and until_ns is not None and since_ns > until_ns:
         raise UsageError("--since is later than --until")
     return since_ns, until_ns
-
-
-def one_request(run: Run, wanted: str) -> RequestReport:
-    """The request a user means: an id, the beginning of one, a pattern, or one cut by a list.
-
-    Raises:
-        NotFoundError: none fits.
-        UsageError: several do.
-    """
-    if CUT not in wanted and not any(letter in wanted for letter in "*?["):
-        return run.request(wanted)
-    ids = dict.fromkeys(row.request_id for row in run.requests())
-    fit = match_ids(wanted, ids)
-    if not fit:
-        raise NotFoundError(f"no request fits {wanted!r}", hint="list them: gpucorrelate requests")
-    if len(fit) > 1:
-        some = ", ".join(fit[:_NAMED_IN_ERROR])
-        more = ", ..." if len(fit) > _NAMED_IN_ERROR else ""
-        raise UsageError(
-            f"{len(fit)} requests fit {wanted!r}: {some}{more}", hint="say more of it"
-        )
-    return run.request(fit[0])

@@ -51,7 +51,8 @@ def _joins(
 ) -> list[LedgerLine]:
     gaps = _step_gaps(steps)
     return [
-        LedgerLine("step numbers missing", gaps, "steps begun that no record tells of", check=True),
+        LedgerLine("step numbers missing", gaps,
+                   "steps begun that no record tells of", check=True),
         LedgerLine("step ends without a begin", steps.missing_begin,
                    "steps in flight when tracing began"),
         LedgerLine("steps without an end", steps.missing_end, "in flight at the end, or lost"),

@@ -93,6 +93,11 @@ class Request:
     http: bool
     checks: tuple[tuple[TokenPlace, int, int, str], ...]
 
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """All ids it goes by: the API's, the engine's own, the one that the client sent."""
+        return tuple(dict.fromkeys((self.external_id, self.internal_id, *self.aliases)))
+
     def mark(self, anchor: Anchor) -> Mark | None:
         """The first mark of an anchor."""
         return next((mark for a, mark in self.marks if a is anchor), None)

@@ -16,6 +16,7 @@ from gpucorrelate.correlator import requests as requests_
 from gpucorrelate.correlator import states as states_
 from gpucorrelate.correlator import steps as steps_
 from gpucorrelate.correlator.causes import Describer
+from gpucorrelate.correlator.report.names import match_ids
 from gpucorrelate.correlator.report.values import (
     Category,
     Ledger,
@@ -37,7 +38,7 @@ from gpucorrelate.probes.wire.errors import NotFoundError, RecordingError, Usage
 from gpucorrelate.probes.wire.schema import Anchor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from gpucorrelate.correlator.steps import Steps
 
 _BATCH = 256
+# Requests that are named where a text means several.
+_CANDIDATES = 4
 
 
 class Run:
@@ -93,6 +96,8 @@ class Run:
                 r.tokens_out,
                 r.status,
                 _phase_sums(r),
+                r.internal_id,
+                _aliases(r),
             )
             for r in self.requests_
             if (since_ns is None or r.end_ns >= since_ns)
@@ -131,39 +136,27 @@ class Run:
 
     # -- single reports
 
-    def find(self, request_id: str) -> Request:
-        """The request of an id: any of its names, or a part that only one has.
-
-        A part is the beginning of a name, or what follows a dash in it: the engine puts
-        ``cmpl-`` in front of the id that the client sent and numbers behind it.
+    def find(self, wanted: str) -> Request:
+        """The request that a text means, by any of its ids; ``names.match_ids`` says how.
 
         Raises:
             NotFoundError: none has it.
             UsageError: several do.
         """
-        near = next((found for found in self._matches(request_id) if found), [])
+        near = match_ids(wanted, [r.ids for r in self.requests_])
         if not near:
             raise NotFoundError(
-                f"no request {request_id!r} among the {len(self.requests_)} recorded",
+                f"no request {wanted!r} among the {len(self.requests_)} recorded",
                 hint="list them: gpucorrelate requests",
             )
         if len(near) > 1:
-            some = ", ".join(r.external_id for r in near[:3])
+            some = ", ".join(self.requests_[at].external_id for at in near[:_CANDIDATES])
+            more = f" and {len(near) - _CANDIDATES} more" if len(near) > _CANDIDATES else ""
             raise UsageError(
-                f"{len(near)} requests match {request_id!r}: {some}...", hint="give the whole id"
+                f"{len(near)} requests fit {wanted!r}: {some}{more}",
+                hint="give more of the id; `gpucorrelate requests --id` lists all that fit",
             )
-        return near[0]
-
-    def _matches(self, part: str) -> Iterator[list[Request]]:
-        """Requests that a text may mean, the closest reading first."""
-        tests: tuple[Callable[[str], bool], ...] = (
-            lambda name: name == part,
-            lambda name: f"-{part}-" in f"-{name}-",
-            lambda name: name.startswith(part),
-            lambda name: f"-{part}" in name,
-        )
-        for test in tests if part else ():
-            yield [r for r in self.requests_ if any(map(test, (r.external_id, *r.aliases)))]
+        return self.requests_[near[0]]
 
     def request(self, request_id: str) -> RequestReport:
         """The report of one request. Raises as ``find`` does."""
@@ -330,6 +323,7 @@ class Run:
             ledger=self.ledger,
             steps=steps,
             http=r.http,
+            aliases=_aliases(r),
         )
 
     def _path(
@@ -410,6 +404,10 @@ def _phase_sums(r: Request) -> tuple[tuple[PhaseName, int], ...]:
     for cut, end in zip(r.cuts, ends, strict=True):
         sums[cut.phase] += end - cut.t_ns
     return tuple((phase, sums[phase]) for phase in PhaseName if sums[phase])
+
+
+def _aliases(r: Request) -> tuple[str, ...]:
+    return tuple(name for name in r.ids if name not in (r.external_id, r.internal_id))
 
 
 def _itl(r: Request) -> Iterator[int]:

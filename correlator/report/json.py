@@ -172,6 +172,7 @@ def request_to_dict(report: RequestReport) -> Json:
         "schema": REQUEST_SCHEMA,
         "request_id": report.request_id,
         "internal_id": report.internal_id or None,
+        "aliases": list(report.aliases),
         "status": report.status,
         "arrival_ns": report.arrival_ns,
         "end_ns": report.end_ns,
@@ -238,6 +239,8 @@ def request_row_to_dict(row: RequestRow) -> Json:
     return {
         "schema": REQUEST_ROW_SCHEMA,
         "request_id": row.request_id,
+        "internal_id": row.internal_id or None,
+        "aliases": list(row.aliases),
         "status": row.status,
         "arrival_ns": row.arrival_ns,
         "wall_ns": row.wall_ns,

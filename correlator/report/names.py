@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from rich.cells import cell_len, set_cell_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 CUT = "…"
 
@@ -120,22 +120,41 @@ def short_ids(ids: Sequence[str], width: int) -> list[str]:
     return max(forms, key=lambda form: len(set(form)))
 
 
-def match_ids(pattern: str, ids: Iterable[str]) -> list[str]:
-    """The ids a user can mean: the very id, else every one that the pattern fits.
+def match_ids(wanted: str, ids: Sequence[Sequence[str]]) -> list[int]:
+    """Which of several a user can mean, each of which goes by one or more ids.
+
+    The closest reading that fits any of them counts: an id as it is; a part of one that dashes
+    cut off, for the engine puts ``cmpl-`` in front of the id that the client sent and numbers
+    behind it; the beginning of an id, or of such a part. With a mark or a wildcard in it the text
+    is a pattern.
 
     Args:
-        pattern: An id, the beginning of one, a shell pattern (``*``, ``?``, ``[...]``), or an
-            id as a list shows it, cut with ``…``.
-        ids: The ids there are.
+        wanted: An id or a part of one, a shell pattern (``*``, ``?``, ``[...]``), or an id as a
+            list shows it, cut with ``…``.
+        ids: The ids of each.
+
+    Returns:
+        Places in ``ids``.
     """
-    known = list(ids)
-    if pattern in known:
-        return [pattern]
-    if CUT in pattern:
-        parts = map(re.escape, pattern.split(CUT))
-        fits = re.compile(".*".join(parts), re.DOTALL).fullmatch
-        return [one for one in known if fits(safe(one))]
-    if any(letter in pattern for letter in "*?["):
-        fits = re.compile(fnmatch.translate(pattern)).match
-        return [one for one in known if fits(one)]
-    return [one for one in known if one.startswith(pattern)]
+    for fits in _readings(wanted):
+        found = [at for at, names in enumerate(ids) if any(map(fits, names))]
+        if found:
+            return found
+    return []
+
+
+def _readings(wanted: str) -> Iterator[Callable[[str], object]]:
+    """What a text can mean, the closest reading first: whether an id is meant by it."""
+    if not wanted:
+        return
+    yield lambda name: name == wanted
+    if CUT in wanted:
+        cut = re.compile(".*".join(map(re.escape, wanted.split(CUT))), re.DOTALL)
+        yield lambda name: cut.fullmatch(safe(name))
+        return
+    if any(letter in wanted for letter in "*?["):
+        yield re.compile(fnmatch.translate(wanted)).match
+        return
+    yield lambda name: f"-{wanted}-" in f"-{name}-"
+    yield lambda name: name.startswith(wanted)
+    yield lambda name: f"-{wanted}" in name

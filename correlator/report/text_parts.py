@@ -231,7 +231,9 @@ def ledger(page: Page, counts: Ledger, lines: int = 2) -> None:
     if not counts.lines:
         page.labelled("ledger", ["empty: nothing says what this rests on"], style=BAD)
         return
-    items = [f"{line.name} {line.count:,}" for line in counts.lines if line.count and not line.check]
+    items = [
+        f"{line.name} {line.count:,}" for line in counts.lines if line.count and not line.check
+    ]
     if not bad:
         checks = units.plural(sum(line.check for line in counts.lines), "check")
         items.insert(0, f"nothing lost, nothing mismatched ({checks})")

@@ -222,6 +222,7 @@ class RequestReport:
     ledger: Ledger
     steps: tuple[int, ...] = ()
     http: bool = False  # it came in over HTTP, so tokens count as out when written
+    aliases: tuple[str, ...] = ()  # more ids: the client's X-Request-Id, one shared with others
 
     @property
     def wall_ns(self) -> int:
@@ -287,6 +288,13 @@ class RequestRow:
     tokens_out: int | None
     status: str
     by_phase: tuple[tuple[PhaseName, int], ...]
+    internal_id: str = ""
+    aliases: tuple[str, ...] = ()  # as in RequestReport
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """All ids it goes by."""
+        return tuple(name for name in (self.request_id, self.internal_id, *self.aliases) if name)
 
 
 @dataclass(frozen=True)

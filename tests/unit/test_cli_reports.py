@@ -58,6 +58,15 @@ def test_a_request_that_is_not_there_is_not_found(run, file, wanted):
     assert "  hint: list them: gpucorrelate requests" in err
 
 
+@pytest.mark.parametrize("wanted", ["x-1-0", "x-1", "1", "x-*", "x…0", "x-1-0-ab"])
+def test_a_list_finds_by_the_same_ids_as_a_report(run, file, wanted):
+    code, out, _ = run("requests", "--id", wanted, "--format", "json", file)
+    assert code == 0
+    row = json.loads(out)
+    assert (row["request_id"], row["internal_id"]) == ("x-1-0", "x-1-0-ab")
+    assert row["aliases"] == ["x-1"]
+
+
 def test_json_of_a_request_sums_exactly(run, file):
     code, out, _ = run("report", "--request", "x-1", "--format", "json", file)
     document = json.loads(out)

@@ -191,8 +191,33 @@ def test_ids_are_found_by_any_name_and_by_an_unambiguous_prefix() -> None:
         run.request("nope")
     r = recording()
     anchor(r, Anchor.ADMITTED, 1_600 * US, request="x-2-0-cd")
-    with pytest.raises(UsageError):
+    with pytest.raises(UsageError) as told:
         Run.of(r.capture()).request("x-")
+    assert told.value.message == "2 requests fit 'x-': x-1-0, x-2-0-cd"
+
+
+def test_every_id_of_a_request_is_listed() -> None:
+    run = Run.of(recording().capture())
+    (row,) = run.requests()
+    assert (row.request_id, row.internal_id, row.aliases) == ("x-1-0", "x-1-0-ab", ("x-1",))
+    report = run.request("x-1")
+    assert (report.request_id, report.internal_id, report.aliases) == (*row.ids[:2], ("x-1",))
+
+
+def test_prompts_of_one_call_share_its_ids_and_are_told_apart_by_their_own() -> None:
+    r = recording()
+    for n, own in enumerate(("a", "b")):
+        anchor(r, Anchor.ADMITTED, (1_600 + n) * US, request=f"cmpl-call-{n}-{own}")
+        anchor(r, Anchor.LINKED, (1_550 + n) * US, request=f"cmpl-call-{n}-{own}", http=7,
+               detail="cmpl-call")  # fmt: skip
+    anchor(r, Anchor.RECEIVED, 1_540 * US, http=7, detail="/v1/completions call")
+    run = Run.of(r.capture())
+    for shared in ("cmpl-call", "call"):
+        with pytest.raises(UsageError, match=r"2 requests fit .*: cmpl-call-0-a, cmpl-call-1-b"):
+            run.request(shared)
+    rows = {row.request_id: row for row in run.requests()}
+    assert rows["cmpl-call-1-b"].aliases == ("cmpl-call", "call")
+    assert run.request("cmpl-call-1").internal_id == "cmpl-call-1-b"
 
 
 def test_an_open_request_ends_with_the_recording_and_says_so() -> None:
