@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 _DAY_NS = 86_400 * 10**9
 _MOST_DAYS = 31
+#: How long agents and rings may keep a record back. Where a recording breaks off, the last of it
+#: is not all there; and what a missing batch held may be that much older than the batch before.
+_LATE_NS = 2 * 10**9
 
 
 def of_run(capture: Capture, states: States, steps: Steps, requests: Sequence[Request]) -> Ledger:
@@ -98,6 +101,41 @@ def rows_match(request: Request) -> bool:
 def checks_agree(request: Request) -> bool:
     """Whether count and hash of the output token ids are the same at every place known."""
     return len({(count, digest) for _, count, digest, _ in request.checks}) <= 1
+
+
+def doubts(capture: Capture, states: States, steps: Steps, request: Request) -> tuple[str, ...]:
+    """Names of bad lines that reach into a request's time, and whose harm its path does not show.
+
+    Records lost at a hop are no such line: the walk believes nothing where they may have been, so
+    there the path is unobserved.
+    """
+    found = []
+    if request.steps:
+        # The steps of one engine core lie side by side, in the order of their numbers.
+        first, last = request.steps[0], request.steps[-1]
+        if int(steps.number[last] - steps.number[first]) != last - first:
+            found.append("step numbers missing")
+    if steps.missing_rows:
+        within = (steps.sched_ns >= request.arrival_ns) & (steps.sched_ns <= request.end_ns)
+        if (within & (steps.prefill_tokens < 0) & (steps.rows > 0)).any():
+            found.append("steps whose rows are unknown")
+    if not rows_match(request):
+        found.append("its rows and tokens differ")
+    intake = capture.intake
+    if intake.missing and _reach(capture, request):
+        found.append("batches missing from the recording")
+    if intake.damage and not states.closed and states.end_ns - request.end_ns < _LATE_NS:
+        found.append("the recording's end is unreadable")
+    return tuple(found)
+
+
+def _reach(capture: Capture, request: Request) -> bool:
+    """Whether batches may be missing from a request's time."""
+    return not capture.intake.gaps or any(
+        min(since, until or since) - _LATE_NS <= request.end_ns
+        and (not until or max(since, until) + _LATE_NS >= request.arrival_ns)
+        for _, since, until in capture.intake.gaps
+    )
 
 
 def _losses(capture: Capture) -> list[LedgerLine]:

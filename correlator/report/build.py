@@ -16,6 +16,7 @@ from gpucorrelate.correlator import requests as requests_
 from gpucorrelate.correlator import states as states_
 from gpucorrelate.correlator import steps as steps_
 from gpucorrelate.correlator.causes import Describer
+from gpucorrelate.correlator.report import verdict
 from gpucorrelate.correlator.report.names import match_ids
 from gpucorrelate.correlator.report.values import (
     Category,
@@ -299,6 +300,7 @@ class Run:
         )
         waits.sort(key=lambda w: w.start_ns - w.end_ns)
         steps = tuple(int(self.steps_.number[i]) for i in r.steps)
+        doubts = ledgers.doubts(self.capture, self.states, self.steps_, r)
         return RequestReport(
             request_id=r.external_id,
             internal_id=r.internal_id,
@@ -323,6 +325,7 @@ class Run:
             ledger=self.ledger,
             steps=steps,
             http=r.http,
+            verdict=verdict.of(segments, waits, doubts, so_far=not r.complete),
             aliases=_aliases(r),
         )
 

@@ -260,7 +260,7 @@ def unknown_parts(segments: Iterable[Segment]) -> list[UnknownPart]:
 def _reason(segment: Segment) -> str:
     if segment.cause is not None:
         cause = segment.cause
-        said = f"{cause.verb} {cause.actor.label if cause.actor else ''} {cause.detail}"
+        said = f"{cause.verb} {cause.actor.shown if cause.actor else ''} {cause.detail}"
         return " ".join(said.split())
     return next((record.note for record in segment.evidence if record.note), "")
 

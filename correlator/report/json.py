@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         StepReport,
         StepRow,
         TokenLeg,
+        Verdict,
         Wait,
     )
 
@@ -84,6 +85,7 @@ def _cause(cause: Cause | None, actors: _Actors) -> Json | None:
         "verb": cause.verb,
         "actor": None if actor is None else actors.label(actor),
         "tid": None if actor is None else actor.tid,
+        "traced": None if actor is None else actor.traced,
         "detail": cause.detail or None,
     }
 
@@ -162,6 +164,25 @@ def _ledger(ledger: Ledger) -> Json:
     }
 
 
+def _verdict(verdict: Verdict, actors: _Actors) -> Json:
+    stall = _waits([] if verdict.stall is None else [verdict.stall], actors)
+    return {
+        "text": verdict.text,
+        "parts": [
+            {
+                "what": part.what,
+                "length_ns": part.length_ns,
+                "ran": None if part.ran is None else actors.label(part.ran),
+                "ran_ns": None if part.ran is None else part.ran_ns,
+            }
+            for part in verdict.parts
+        ],
+        "stall": next(iter(stall), None),
+        "unknown_ns": verdict.unknown_ns,
+        "doubts": list(verdict.doubts),
+    }
+
+
 def request_to_dict(report: RequestReport) -> Json:
     """One request as plain values.
 
@@ -174,6 +195,7 @@ def request_to_dict(report: RequestReport) -> Json:
         "internal_id": report.internal_id or None,
         "aliases": list(report.aliases),
         "status": report.status,
+        "verdict": _verdict(report.verdict, actors),
         "arrival_ns": report.arrival_ns,
         "end_ns": report.end_ns,
         "wall_ns": report.wall_ns,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpucorrelate.correlator.report.page import Page, Part
-    from gpucorrelate.correlator.report.values import Cause, Ledger, Segment, Wait
+    from gpucorrelate.correlator.report.values import Ledger, Segment, Wait
 
 _LABEL_WIDTH = 34
 _WAITS = "  waits  "
@@ -25,20 +25,6 @@ def status_style(status: str) -> str:
     if status.startswith(("finished", "ok", "done")):
         return GOOD
     return "yellow" if status.startswith("in flight") else BAD
-
-
-def cause_text(cause: Cause) -> str:
-    """``held by EngineCore/4711 while schedule``; says so where nobody is known.
-
-    A verb that ends with a colon (``ran instead:``) follows its actor without it.
-    """
-    actor = ""
-    if cause.actor is not None:
-        actor = cause.actor.label + ("" if cause.actor.traced else " (not traced)")
-    words = [cause.verb, actor, cause.detail]
-    if cause.verb.endswith(":"):
-        words = [actor, cause.verb if not actor else cause.verb[:-1], cause.detail]
-    return " ".join(word for word in words if word) or "cause unknown"
 
 
 def steps_text(steps: Sequence[int]) -> str:
@@ -102,7 +88,7 @@ def _wait(page: Page, label: str, group: digest.WaitGroup, widths: tuple[int, in
         where.append(f"{group.count:,} in {units.duration(group.length_ns)}")
     where[-1] += ")"
     # "Instead" goes without saying of a wait for a CPU, and makes most of these lines two.
-    cause = cause_text(wait.cause).removesuffix(" instead")
+    cause = wait.cause.text.removesuffix(" instead")
     room = page.width - len(label) - width_of(lead)
     for text in wrap_items([*cause.split(), *where], room, between=" "):
         page.line((label, HEAD), lead, text)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 from gpucorrelate.correlator.report import digest, text_parts, units
-from gpucorrelate.correlator.report.names import clip_middle, width_of, wrap_items
+from gpucorrelate.correlator.report.names import clip_middle, width_of, wrap_items, wrap_words
 from gpucorrelate.correlator.report.page import (
     BAD,
     GOOD,
@@ -94,6 +94,9 @@ def _header(page: Page, report: RequestReport) -> None:
         "  ",
         (report.status, text_parts.status_style(report.status)),
     )
+    verdict = report.verdict
+    for line in wrap_words(verdict.text, page.width):
+        page.line((line, "yellow" if verdict.doubts else HEAD))
     items = [f"wall {units.duration(report.wall_ns, 4)}"]
     seen = "" if report.tokens else " (no token seen)"
     ttft = report.ttft_ns

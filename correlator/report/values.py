@@ -66,6 +66,11 @@ class Actor:
         base = f"{self.process or 'pid'}/{self.pid}" if self.pid else (self.process or "nobody")
         return base if self.tid == self.pid or not self.name else f"{base} {self.name}"
 
+    @property
+    def shown(self) -> str:
+        """The label, and that nothing but name and number is known of it where that is so."""
+        return self.label if self.traced or not self.pid else f"{self.label} (not traced)"
+
 
 @dataclass(frozen=True)
 class Cause:
@@ -74,6 +79,18 @@ class Cause:
     verb: str  # "held by", "woken by", "ran instead:", "timer", "file"...
     actor: Actor | None = None
     detail: str = ""  # "while schedule", "in write", "253:1 inode 12345"
+
+    @property
+    def text(self) -> str:
+        """``held by EngineCore/4711 while schedule``; says so where nobody is known.
+
+        A verb that ends with a colon (``ran instead:``) follows its actor without it.
+        """
+        actor = self.actor.shown if self.actor is not None else ""
+        words = [self.verb, actor, self.detail]
+        if self.verb.endswith(":"):
+            words = [actor, self.verb if not actor else self.verb[:-1], self.detail]
+        return " ".join(word for word in words if word) or "cause unknown"
 
 
 @dataclass(frozen=True)
@@ -199,6 +216,27 @@ class TokenCheck:
 
 
 @dataclass(frozen=True)
+class Share:
+    """A part of a request's wall time, in words."""
+
+    what: str  # "execute in Worker0/4720", "waiting for a CPU"
+    length_ns: int
+    ran: Actor | None = None  # who had the CPU for most of it, where a CPU was waited for
+    ran_ns: int = 0  # how long of it
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Where most of a request's time went and who made it wait, as far as that can be said."""
+
+    text: str  # one sentence; its figures are rounded from what follows
+    parts: tuple[Share, ...] = ()  # those that the sentence names, the largest first
+    stall: Wait | None = None  # the longest stretch in which the path's holder did not get on
+    unknown_ns: int = 0  # unobserved or unexplained
+    doubts: tuple[str, ...] = ()  # why there is none; empty where there is
+
+
+@dataclass(frozen=True)
 class RequestReport:
     """One request: an exact partition of arrival to last byte, and what it rests on."""
 
@@ -220,6 +258,7 @@ class RequestReport:
     checks: tuple[TokenCheck, ...]
     boundaries: tuple[str, ...]  # what "arrival" and "end" mean here, in words
     ledger: Ledger
+    verdict: Verdict
     steps: tuple[int, ...] = ()
     http: bool = False  # it came in over HTTP, so tokens count as out when written
     aliases: tuple[str, ...] = ()  # more ids: the client's X-Request-Id, one shared with others

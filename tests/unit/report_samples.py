@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gpucorrelate.correlator.report import verdict
 from gpucorrelate.correlator.report.values import (
     Actor,
     Category,
@@ -259,6 +260,7 @@ def request(
     )
     phases.append(Phase(PhaseName.OUTPUT, path.at_ns - 180 * US, end, "last output", "last byte"))
     assert path.at_ns == end and decode_start < end
+    waits.sort(key=lambda wait: -wait.length_ns)
     return RequestReport(
         request_id=request_id,
         internal_id=f"{request_id}-0",
@@ -273,7 +275,7 @@ def request(
         phases=tuple(phases),
         segments=tuple(path.segments),
         ttft_segments=ttft,
-        waits=tuple(sorted(waits, key=lambda wait: -wait.length_ns)),
+        waits=tuple(waits),
         tokens=tuple(legs),
         checks=tuple(
             TokenCheck(place, tokens, 0xFEDC_BA98_7654_3210)
@@ -285,6 +287,7 @@ def request(
         ),
         ledger=CLEAN,
         steps=tuple(range(41, 41 + tokens)),
+        verdict=verdict.of(path.segments, waits),
     )
 
 

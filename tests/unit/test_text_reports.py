@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpucorrelate.correlator.report import digest, text
+from gpucorrelate.correlator.report import digest, text, verdict
 from gpucorrelate.correlator.report.names import width_of
 from gpucorrelate.correlator.report.values import (
     Actor,
@@ -40,18 +40,19 @@ def empty_request() -> RequestReport:
         request_id="r", internal_id="", arrival_ns=5, end_ns=5, status="aborted", tokens_in=None,
         tokens_out=None, cached_tokens=None, preemptions=None, first_token_ns=None, phases=(),
         segments=(), ttft_segments=(), waits=(), tokens=(), checks=(), boundaries=(),
-        ledger=Ledger(),
+        ledger=Ledger(), verdict=verdict.of((), ()),
     )  # fmt: skip
 
 
 def lossy_request() -> RequestReport:
     """Lost events, differing tokens, no first token, a client that went away."""
     whole = samples.request()
+    doubts = ("batches missing from the recording",)
     checks = (TokenCheck("engine", 32, 1), TokenCheck("frontend", 31, 2))
     return replace(
         whole, first_token_ns=None, ttft_segments=(), checks=checks, ledger=samples.LOSSY,
         status="aborted: the client went away", tokens_in=None, cached_tokens=None,
-        preemptions=3,
+        preemptions=3, verdict=verdict.of(whole.segments, whole.waits, doubts),
     )  # fmt: skip
 
 
