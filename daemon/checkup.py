@@ -8,6 +8,7 @@ import enum
 import grp
 import importlib.metadata
 import importlib.util
+import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +18,18 @@ import gpucorrelate
 from gpucorrelate.daemon import privileges, tree
 from gpucorrelate.daemon.client import Client
 from gpucorrelate.daemon.config import GROUP, default_control_path
+from gpucorrelate.probes.agents.vllm import DISABLE_VARIABLE
 from gpucorrelate.probes.host import procfs
 from gpucorrelate.probes.wire.errors import GpucorrelateError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gpucorrelate.probes.ebpf.support import KernelFacts, Support
 
 _PLUGINS = "vllm.general_plugins"
+#: Where it is set, vLLM loads the plugins that it names and no others.
+_ALLOWED = "VLLM_PLUGINS"
 _SHOWN = 5
 
 
@@ -209,17 +215,25 @@ def _tracefs() -> Check:
 
 def _cgroup(root: Path) -> Check:
     base = root / "sys/fs/cgroup"
-    found, stat = "no cgroups", False
+    found, state, mend = "no cgroups", CheckState.MISSING, ""
     if (base / "cgroup.controllers").exists():
         names = (base / "cgroup.controllers").read_text(encoding="ascii").split()
-        found, stat = f"v2 with {', '.join(names) or 'no controllers'}", "cpu" in names
+        found = f"v2 with {', '.join(names) or 'no controllers'}"
+        if "cpu" in names:
+            state = CheckState.DEGRADED
+            file = "/sys/fs/cgroup$(cut -d: -f3 /proc/PID/cgroup)/cpu.stat"
+            mend = f"nr_throttled and throttled_usec in {file} count it"
     elif base.is_dir():
-        found = "v1, or v1 and v2"
+        both = (base / "unified/cgroup.controllers").exists()
+        found = "v1 and v2" if both else "v1"
+        mend = "nr_throttled and throttled_time in the engine's cpu.stat, below "
+        mend += "/sys/fs/cgroup/cpu, count it"
     return Check(
         "cgroup",
-        CheckState.DEGRADED if stat else CheckState.MISSING,
+        state,
         f"{found}; not read by this version",
         "time throttled by a CPU quota shows as waiting for a CPU",
+        mend,
     )
 
 
@@ -269,30 +283,101 @@ def _daemon() -> Check:
 
 
 def _engine() -> list[Check]:
-    lost = "requests, steps and who is who in the engine; only OS waits are left"
-    if _spec("vllm") is None:
-        agent = Check(
-            "engine.agent",
-            CheckState.DEGRADED,
-            "vLLM is not in this Python environment",
-            f"{lost}, unless the engine's own environment has the agent",
-            "pip install gpucorrelate in the engine's environment",
-        )
-    elif not _registered():
-        agent = Check(
-            "engine.agent",
-            CheckState.MISSING,
-            "vLLM is here, but gpucorrelate is not registered as a plugin of it",
-            lost,
-            "pip install gpucorrelate in this environment",
-        )
-    else:
-        agent = _ok("engine.agent", f"plugin for vLLM {_version('vllm')}")
     running = [p for p in map(procfs.read_process, procfs.process_ids()) if p is not None]
     engines = [p for p in running if p.stat.alive and tree.looks_like_engine(p)]
     shown = ", ".join(f"{p.pid} {p.stat.comm}" for p in engines[:_SHOWN])
     more = f" and {len(engines) - _SHOWN} more" if len(engines) > _SHOWN else ""
-    return [agent, _ok("engine.processes", f"{shown}{more}" if engines else "none runs")]
+    return [
+        _agent(),
+        engine_environment(os.environ, {p.pid: _environment(p.pid) for p in engines}),
+        _ok("engine.processes", f"{shown}{more}" if engines else "none runs"),
+    ]
+
+
+_NO_AGENT = "requests, steps and who is who in the engine; only OS waits are left"
+
+
+def _agent() -> Check:
+    if _spec("vllm") is None:
+        return Check(
+            "engine.agent",
+            CheckState.DEGRADED,
+            "vLLM is not in this Python environment",
+            f"{_NO_AGENT}, unless the engine's own environment has the agent",
+            "pip install gpucorrelate in the engine's environment",
+        )
+    if not _registered():
+        return Check(
+            "engine.agent",
+            CheckState.MISSING,
+            "vLLM is here, but gpucorrelate is not registered as a plugin of it",
+            _NO_AGENT,
+            "pip install gpucorrelate in this environment",
+        )
+    return _ok("engine.agent", f"plugin for vLLM {_version('vllm')}")
+
+
+def engine_environment(
+    here: Mapping[str, str], engines: Mapping[int, Mapping[str, str] | None]
+) -> Check:
+    """Whether a variable keeps the agent from running, here or in running engines. Pure.
+
+    Args:
+        here: Variables of this process, which an engine started from the same shell gets too.
+        engines: Variables of running engines, by process; None where they cannot be read.
+    """
+    name = "engine.environment"
+    found = [f"{why} here"] if (why := _switched_off(here)) else []
+    found += [
+        f"{why} in process {pid}"
+        for pid, variables in engines.items()
+        if variables is not None and (why := _switched_off(variables))
+    ]
+    if found:
+        return Check(
+            name,
+            CheckState.DEGRADED,
+            "; ".join(found),
+            f"in an engine started so: {_NO_AGENT}",
+            f"unset {DISABLE_VARIABLE}, or add gpucorrelate to {_ALLOWED}; then start the engine "
+            "again",
+        )
+    unread = [pid for pid, variables in engines.items() if variables is None]
+    if unread:
+        return Check(
+            name,
+            CheckState.DEGRADED,
+            f"that of process {', '.join(map(str, unread[:_SHOWN]))} cannot be read",
+            f"whether {DISABLE_VARIABLE} is set there",
+            "sudo gpucorrelate check",
+        )
+    count = "process" if len(engines) == 1 else "processes"
+    where = f"here or in {len(engines)} running {count}" if engines else "here"
+    return _ok(name, f"nothing switches the agent off {where}")
+
+
+def _switched_off(variables: Mapping[str, str]) -> str:
+    """Which variable keeps the agent from running, and how; empty if none does."""
+    if variables.get(DISABLE_VARIABLE, "") not in ("", "0"):
+        return f"{DISABLE_VARIABLE} is set"
+    allowed = variables.get(_ALLOWED)
+    if allowed is not None and "gpucorrelate" not in allowed.split(","):
+        return f"{_ALLOWED} leaves gpucorrelate out"
+    return ""
+
+
+def _environment(pid: int) -> dict[str, str] | None:
+    """The variables of ours and vLLM's that a process was started with."""
+    try:
+        data = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return None
+    pairs = (one.partition(b"=") for one in data.split(b"\0"))
+    return {
+        name: value.decode("utf-8", "replace")
+        for key, _, value in pairs
+        if (name := key.decode("utf-8", "replace")) in (DISABLE_VARIABLE, _ALLOWED)
+    }
 
 
 def _spec(name: str) -> object | None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -87,7 +89,8 @@ def test_every_leg_is_named_on_this_host() -> None:
     assert len(checks) == len(report.checks), "each once"
     assert {"privileges", "kernel.btf", "kernel.libbpf", "kernel.programs", "ebpf.sched",
             "ebpf.faults", "kernel.perf_event_paranoid", "cgroup", "pressure", "group", "daemon",
-            "engine.agent", "gpu"} <= set(checks)  # fmt: skip
+            "engine.agent", "engine.environment", "engine.processes", "gpu"} \
+        <= set(checks)  # fmt: skip
     for check in report.checks:
         assert check.found
         assert "\n" not in check.found + check.lost + check.mend
@@ -115,6 +118,48 @@ def test_pressure_and_cgroups_of_other_hosts(tmp_path: Path) -> None:
     assert checkup._pressure(tmp_path).state is CheckState.MISSING
     base = tmp_path / "sys/fs/cgroup"
     base.mkdir(parents=True)
-    assert checkup._cgroup(tmp_path).found.startswith("v1")
+    assert checkup._cgroup(tmp_path).found.startswith("v1;")
+    (base / "unified").mkdir()
+    (base / "unified/cgroup.controllers").write_text("\n")
+    mixed = checkup._cgroup(tmp_path)
+    assert (mixed.found, mixed.state) == (
+        "v1 and v2; not read by this version", CheckState.MISSING
+    )  # fmt: skip
+    assert "/sys/fs/cgroup/cpu" in mixed.mend
     (base / "cgroup.controllers").write_text("cpu memory\n")
-    assert checkup._cgroup(tmp_path).found.startswith("v2 with cpu, memory")
+    whole = checkup._cgroup(tmp_path)
+    assert whole.found.startswith("v2 with cpu, memory")
+    assert "cpu.stat" in whole.mend
+
+
+def test_a_variable_that_switches_the_agent_off_is_named_with_where_it_is_set() -> None:
+    look = checkup.engine_environment
+    assert look({}, {}) == Check(
+        "engine.environment", CheckState.OK, "nothing switches the agent off here"
+    )
+    fine = {"GPUCORRELATE_DISABLE": "0", "VLLM_PLUGINS": "lora,gpucorrelate"}
+    assert look(fine, {7: {}}).found == (
+        "nothing switches the agent off here or in 1 running process"
+    )
+    off = look({}, {7: {}, 9: {"GPUCORRELATE_DISABLE": "1"}})
+    assert off.state is CheckState.DEGRADED
+    assert off.found == "GPUCORRELATE_DISABLE is set in process 9"
+    assert "unset GPUCORRELATE_DISABLE" in off.mend
+    other = look({"VLLM_PLUGINS": "lora"}, {})
+    assert other.found == "VLLM_PLUGINS leaves gpucorrelate out here"
+    assert "requests" in other.lost
+    hidden = look({}, {7: None})
+    assert (hidden.state, hidden.mend) == (CheckState.DEGRADED, "sudo gpucorrelate check")
+
+
+def test_of_a_processs_variables_only_two_are_read() -> None:
+    env = {"GPUCORRELATE_DISABLE": "1", "VLLM_PLUGINS": "a", "HF_TOKEN": "secret"}
+    command = [sys.executable, "-c", "print(flush=True); input()"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        found = checkup._environment(process.pid)
+        process.communicate(b"\n")
+    assert found == {"GPUCORRELATE_DISABLE": "1", "VLLM_PLUGINS": "a"}
+    assert checkup._environment(process.pid) is None
