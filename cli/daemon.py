@@ -30,8 +30,10 @@ _RING_KIB = click.IntRange(64, 1 << 20)
 )
 @click.option("--ingest", type=_PATH, metavar="SOCKET", help="[default: RUNTIME_DIR/ingest.sock]")
 @click.option("--group", help="Group that may use the control socket. [default: gpucorrelate]")
-@click.option("--session-max-mib", type=_MIB, help="Size of a session's recording.")
-@click.option("--total-max-mib", type=_MIB, help="Size of all recordings together.")
+@click.option(
+    "--session-max-mib", type=_MIB, help="Size of a session's recording. [default: 4096]"
+)
+@click.option("--total-max-mib", type=_MIB, help="Size of all recordings. [default: 16384]")
 @click.option("--ring-kib", type=_RING_KIB, help="Kernel ring per CPU. [default: 8192]")
 @click.option(
     "--sum-below-us",
