@@ -36,8 +36,11 @@ _SQUEEZED = (
     (True, _ROWS, 0),
     (True, 7, 0),
     (True, 6, 0),
+    (True, 5, 0),
     (True, 6, 1),
+    (True, 5, 1),
     (True, 6, 2),
+    (True, 5, 2),
 )
 
 

@@ -202,4 +202,4 @@ def _kept(stall: Wait, waits: Sequence[Wait]) -> str:
         and stall.end_ns <= wait.end_ns
     ]
     tight = min(around, key=lambda wait: wait.length_ns, default=None)
-    return f", and {tight.waiter.shown} waited for it ({tight.kind})" if tight else ""
+    return f" while {tight.waiter.shown} waited for it ({tight.kind})" if tight else ""

@@ -139,7 +139,7 @@ def test_who_waited_for_a_sleeper_is_said_and_longer_waits_for_messages_are_no_s
         around(segments[0], CORE, "queue read", Cause("message from", WORKER)),
     ]
     assert verdict.of(segments, waits).text.endswith(
-        "the longest stall, 20.0 ms, was EngineCore/4711 holder asleep, and EngineCore/4711 "
+        "the longest stall, 20.0 ms, was EngineCore/4711 holder asleep while EngineCore/4711 "
         "waited for it (futex)"
     )
 
