@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 CLI = (ROOT / "docs/cli.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 UNIT = (ROOT / "systemd/gpucorrelate.service").read_text(encoding="utf-8")
+DOCS = sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))
 CONFIG = DaemonConfig()
 LIMITS = CONFIG.limits
 
@@ -67,3 +69,22 @@ def test_the_units_limits_are_those_that_are_documented() -> None:
     assert "MemoryMax=1G\n" in UNIT
     assert "TasksMax=64\n" in UNIT
     assert "| memory and tasks, under systemd | 1 GiB, 64 (" in CLI
+
+
+def test_the_readme_installs_the_service_where_its_unit_looks_for_it() -> None:
+    (start,) = (line for line in UNIT.splitlines() if line.startswith("ExecStart="))
+    command = start.partition("=")[2]
+    place = command.partition("/bin/")[0]
+    assert f"`{command}`" in README
+    assert f"sudo python3 -m venv {place} " in README
+    assert f"sudo {place}/bin/pip install 'gpucorrelate[cli]'" in README
+    for name in ("gpucorrelate.service", "gpucorrelate.sysusers"):
+        assert (ROOT / "systemd" / name).exists()
+        assert f" systemd/{name} " in README
+
+
+@pytest.mark.parametrize("page", ["README.md", "DEVELOPERS.md", *DOCS])
+def test_links_lead_somewhere(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#:]+)[^):]*\)", text):
+        assert ((ROOT / page).parent / target).exists(), target
