@@ -36,6 +36,10 @@ _HELD = ("held by", "probably held by")
 _FOR_A_CPU = "waiting for a CPU"
 
 
+# Category, identity of the actor, span, verb of the cause, identity of its actor.
+_Kind = tuple[Category, int, str, str, int]
+
+
 def of(
     segments: Sequence[Segment],
     waits: Sequence[Wait],
@@ -81,19 +85,29 @@ def _none(why: str, doubts: Sequence[str], unknown_ns: int) -> Verdict:
 
 def _parts(segments: Sequence[Segment]) -> tuple[list[Share], int]:
     """What is known of the time, by what it went into, the largest first; and the rest."""
-    sums: Counter[str] = Counter()
-    ran: Counter[Actor] = Counter()
-    unknown_ns = 0
+    # Thousands of segments have a few hundred kinds, and words and actors are slow to compare.
+    # Whom a segment names lives as long as the segment, so its identity will do.
+    kinds: dict[_Kind, Segment] = {}
+    lengths: Counter[_Kind] = Counter()
     for segment in segments:
+        cause = segment.cause
+        verb, ran = (cause.verb, id(cause.actor)) if cause is not None else ("", 0)
+        kind = (segment.category, id(segment.actor), segment.span, verb, ran)
+        kinds.setdefault(kind, segment)
+        lengths[kind] += segment.end_ns - segment.start_ns
+    sums: Counter[str] = Counter()
+    had_cpu: Counter[Actor] = Counter()
+    unknown_ns = 0
+    for kind, segment in kinds.items():
         if segment.category in digest.UNKNOWN_CATEGORIES:
-            unknown_ns += segment.length_ns
+            unknown_ns += lengths[kind]
             continue
         what = _what(segment)
-        sums[what] += segment.length_ns
+        sums[what] += lengths[kind]
         if what == _FOR_A_CPU and segment.cause is not None and segment.cause.actor is not None:
-            ran[segment.cause.actor] += segment.length_ns
+            had_cpu[segment.cause.actor] += lengths[kind]
     parts = [Share(what, length_ns) for what, length_ns in sums.most_common()]
-    for who, length_ns in ran.most_common(1):
+    for who, length_ns in had_cpu.most_common(1):
         parts = [
             replace(part, ran=who, ran_ns=length_ns) if part.what == _FOR_A_CPU else part
             for part in parts
@@ -123,24 +137,31 @@ def _what(segment: Segment) -> str:
 
 def _longest_stall(segments: Sequence[Segment], waits: Sequence[Wait]) -> Wait | None:
     """The longest wait for a lock, or stretch in which the path's holder did not get on."""
-    found = [wait for wait in waits if wait.cause.verb in _HELD]
+    found = max(
+        (wait for wait in waits if wait.cause.verb in _HELD),
+        key=lambda wait: wait.length_ns,
+        default=None,
+    )
+    longest_ns = found.length_ns if found is not None else 0
+    first: Segment | None = None
+    end_ns = 0
     for segment in segments:
         if segment.category not in _STALLED:
             continue
-        kind, cause = segment.category.value, segment.cause or Cause("")
-        last = found[-1] if found else None
-        if (
-            last is not None
-            and (last.end_ns, last.kind) == (segment.start_ns, kind)
-            and (last.waiter, last.cause) == (segment.actor, cause)
-        ):
-            # Where a phase begins the path is cut, but nothing happened.
-            found[-1] = replace(last, end_ns=segment.end_ns)
-        else:
-            found.append(
-                Wait(segment.start_ns, segment.end_ns, segment.actor, kind, cause, segment.phase)
-            )
-    return max(found, key=lambda wait: wait.length_ns, default=None)
+        if first is None or segment.start_ns != end_ns or not _alike(first, segment):
+            first = segment
+        # Where a phase begins the path is cut, but nothing happened.
+        end_ns = segment.end_ns
+        if end_ns - first.start_ns > longest_ns:
+            longest_ns = end_ns - first.start_ns
+            cause = first.cause or Cause("")
+            kind = first.category.value
+            found = Wait(first.start_ns, end_ns, first.actor, kind, cause, first.phase)
+    return found
+
+
+def _alike(a: Segment, b: Segment) -> bool:
+    return (a.category, a.actor, a.cause) == (b.category, b.actor, b.cause)
 
 
 def _shares(parts: Sequence[Share], unknown_ns: int, whole_ns: int, whole: str) -> str:
