@@ -32,7 +32,7 @@ $(VENV)/.ready: pyproject.toml setup.py scripts/venv.sh | packages
 venv: $(VENV)/.ready ## the development environment
 
 # setup.py knows how; make only knows when.
-NATIVE_SOURCES := $(wildcard probes/ebpf/*.bpf.c probes/ebpf/*.h probes/ebpf/build.py correlator/native/*.c correlator/native/*.h)
+NATIVE_SOURCES := $(wildcard probes/ebpf/*.bpf.c probes/ebpf/*.h probes/ebpf/build.py correlator/native/*.[ch] probes/agents/native/*.[ch])
 .cache/native: $(NATIVE_SOURCES) setup.py $(VENV)/.ready
 	@mkdir -p .cache
 	@$(PY) setup.py -q build_native --inplace
@@ -88,4 +88,4 @@ build: venv ## wheel and sdist in dist/
 
 .PHONY: clean
 clean: ## what was built, not the environments
-	rm -rf build dist *.egg-info .cache/native correlator/native/*.so probes/ebpf/*.bpf.o
+	rm -rf build dist *.egg-info .cache/native correlator/native/*.so probes/agents/*.so probes/ebpf/*.bpf.o

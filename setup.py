@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compile what is not Python while a wheel or an editable install is built.
 
-Two things: the BPF objects, from ``probes/ebpf/*.bpf.c``, and the correlator's C core, a plain
-shared object that ctypes loads. Neither uses Python's ABI, so one wheel per platform serves
-every Python. All metadata is in pyproject.toml.
+Three things: the BPF objects, from ``probes/ebpf/*.bpf.c``; the correlator's C core, a plain
+shared object that ctypes loads; and the fast paths of the agent's hooks, which use Python's
+stable ABI alone. So one wheel per platform serves every Python from 3.10. All metadata is in
+pyproject.toml.
 
-``GPUCORRELATE_NO_NATIVE=1`` leaves both out: enough for an engine's environment, where only
-the agent runs and there may be no compiler. ``python setup.py build_native --inplace`` builds
-them in the source tree.
+``GPUCORRELATE_NO_NATIVE=1`` leaves all out: enough for an engine's environment, where only the
+agent runs and there may be no compiler; its hooks then work in Python, at several times the
+cost. ``python setup.py build_native --inplace`` builds them in the source tree.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import ClassVar
 
@@ -27,7 +29,10 @@ from setuptools.command.build import build
 #: Paths are taken through the package, so that they hold in an sdist too.
 EBPF = Path("gpucorrelate/probes/ebpf")
 NATIVE = Path("gpucorrelate/correlator/native")
-CFLAGS = ("-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC")
+HOT = Path("gpucorrelate/probes/agents/native")
+CFLAGS = ("-Wall", "-Wextra", "-Werror", "-shared", "-fPIC")
+#: A hook's code is cold whenever it runs: what it costs is its size.
+HOT_CFLAGS = ("-Os", "-fvisibility=hidden", "-fno-plt")
 
 
 def _tool(env: str, default: str, package: str) -> list[str]:
@@ -42,9 +47,9 @@ def _tool(env: str, default: str, package: str) -> list[str]:
 
 
 class BuildNative(Command):
-    """Build the BPF objects and the C core next to their sources, or into the build folder."""
+    """Build what is not Python next to its sources, or into the build folder."""
 
-    description = "compile the BPF objects and the correlator's C core"
+    description = "compile the BPF objects, the correlator's C core and the hooks' fast paths"
     user_options: ClassVar[list[tuple[str, str | None, str]]] = [
         ("inplace", "i", "build in the source tree")
     ]
@@ -65,15 +70,26 @@ class BuildNative(Command):
             return folder
         return Path(self.build_lib or "build/lib") / folder
 
-    def _core(self) -> tuple[list[Path], Path]:
-        return sorted(NATIVE.glob("*.c")), self._target(NATIVE) / "_walk.so"
+    def _libraries(self) -> list[tuple[Path, Path, tuple[str, ...]]]:
+        """Folder of sources, what they become, flags of its own."""
+        headers = sysconfig.get_path("include")
+        return [
+            (NATIVE, self._target(NATIVE) / "_walk.so", ("-O2",)),
+            (HOT, self._target(HOT.parent) / "_hot.abi3.so", (*HOT_CFLAGS, f"-I{headers}")),
+        ]
 
     def run(self) -> None:
-        """Compile both; without BPF sources or C sources there is nothing to do."""
+        """Compile all; what is compiled is in ``get_outputs``."""
         if os.environ.get("GPUCORRELATE_NO_NATIVE"):
             return
+        if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
+            raise SystemExit(
+                "gpucorrelate: Python.h is needed to build from source (Debian: apt-get install "
+                "python3-dev); GPUCORRELATE_NO_NATIVE=1 builds the engine's agent alone"
+            )
         self._build_bpf()
-        self._build_core()
+        for sources, out, flags in self._libraries():
+            self._build_library(sources, out, flags)
 
     def _build_bpf(self) -> None:
         _tool("CLANG", "clang", "clang llvm libbpf-dev")
@@ -83,18 +99,19 @@ class BuildNative(Command):
         command = [sys.executable, "-m", "gpucorrelate.probes.ebpf.build", "--out", str(out)]
         subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(Path.cwd())})
 
-    def _build_core(self) -> None:
-        sources, out = self._core()
+    def _build_library(self, sources: Path, out: Path, flags: tuple[str, ...]) -> None:
         out.parent.mkdir(parents=True, exist_ok=True)
         compiler = _tool("CC", "cc", "gcc libc6-dev")
         # A new file each time: replacing the bytes of a loaded library would crash its users.
         fresh = out.with_suffix(".so.new")
-        subprocess.run([*compiler, *CFLAGS, "-o", str(fresh), *map(str, sources)], check=True)
+        files = [str(path) for path in sorted(sources.glob("*.c"))]
+        subprocess.run([*compiler, *CFLAGS, *flags, "-o", str(fresh), *files], check=True)
         fresh.replace(out)
 
     def get_source_files(self) -> list[str]:
         """What an sdist must carry for this command."""
-        return [str(p) for p in sorted([*EBPF.glob("*.[ch]"), *NATIVE.glob("*.[ch]")])]
+        folders = (EBPF, NATIVE, HOT)
+        return sorted(str(path) for folder in folders for path in folder.glob("*.[ch]"))
 
     def get_outputs(self) -> list[str]:
         """The files that ``run`` makes."""
@@ -104,7 +121,7 @@ class BuildNative(Command):
             str(self._target(EBPF) / p.name.replace(".bpf.c", ".bpf.o"))
             for p in sorted(EBPF.glob("*.bpf.c"))
         ]
-        return [*objects, str(self._core()[1])]
+        return [*objects, *(str(out) for _, out, _ in self._libraries())]
 
     def get_output_mapping(self) -> dict[str, str]:
         """Editable installs use the files in the source tree: nothing is mapped."""
@@ -118,11 +135,13 @@ class BuildAll(build):
 
 
 class PlatformWheel(bdist_wheel):
-    """A wheel for every Python 3 of this platform: the objects in it know nothing of Python."""
+    """A wheel for every Python of this platform that has the stable ABI of 3.10."""
 
     def get_tag(self) -> tuple[str, str, str]:
-        """``py3-none-<platform>``, or ``-any`` when nothing was compiled."""
-        return "py3", "none", super().get_tag()[2]
+        """``cp310-abi3-<platform>``, or ``py3-none-any`` when nothing was compiled."""
+        if os.environ.get("GPUCORRELATE_NO_NATIVE"):
+            return "py3", "none", "any"
+        return "cp310", "abi3", super().get_tag()[2]
 
 
 class NativeDistribution(Distribution):

@@ -13,6 +13,11 @@ need() { # PACKAGE COMMAND...: PACKAGE is needed when COMMAND fails
 }
 
 has_libbpf() { { ldconfig -p || /sbin/ldconfig -p; } 2>/dev/null | grep 'libbpf\.so\.1' >/dev/null; }
+has_python_h() { # the headers of the Python that the development environment will be made of
+	local python
+	python=$(find_python 3.11 3.12 3.13 3.14) &&
+		"$python" -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")'
+}
 has_strip() { command -v llvm-strip || [ -n "$(compgen -c llvm-strip-)" ]; }
 
 need clang command -v clang
@@ -22,6 +27,7 @@ need libc6-dev test -e /usr/include/stdio.h
 need libbpf-dev test -e /usr/include/bpf/bpf_helpers.h
 need libbpf1 has_libbpf
 need python3-venv find_python 3.11 3.12 3.13 3.14
+need python3-dev has_python_h
 
 if [ ${#packages[@]} -gt 0 ]; then
 	install="apt-get install -y --no-install-recommends ${packages[*]}"

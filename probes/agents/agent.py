@@ -24,6 +24,7 @@ from gpucorrelate.probes.agents.buffers import (
     RowsetRows,
     Texts,
 )
+from gpucorrelate.probes.agents.hot import NATIVE, Switch
 from gpucorrelate.probes.agents.spans import SpanRows
 from gpucorrelate.probes.agents.transport import DEFAULT_SOCKET, SOCKET_VARIABLE, Pace, Transport
 from gpucorrelate.probes.wire.schema import BY_NAME, CapabilityState, WorkerPhase
@@ -70,7 +71,7 @@ _FLAT = frozenset(
 MAX_FAULTS = 5
 
 
-class Part:
+class Part(Switch):
     """One source of evidence within an agent: what its hooks check, and its standing.
 
     Attributes:
@@ -78,7 +79,7 @@ class Part:
         name: The source, as in ``capability`` rows.
     """
 
-    __slots__ = ("_agent", "_broken", "_faults", "name", "on", "reason", "state")
+    __slots__ = ("_agent", "_broken", "_faults", "name", "reason", "state")
 
     def __init__(self, agent: Agent, name: str) -> None:
         self.on = False
@@ -300,6 +301,7 @@ class Agent:
     def _state_facts(self) -> None:
         now, put = time.monotonic_ns(), self._rows["meta"].put
         facts = self._meta | {"python.version": process.python_version()}
+        facts["agent.hooks"] = "C" if NATIVE else "Python"
         region = process.gil_region()
         if region is not None:
             facts["gil"] = str(region)

@@ -8,12 +8,12 @@ there at its own pace. What does not fit is refused and counted.
 from __future__ import annotations
 
 import abc
-import struct
 import sys
 import threading
 from array import array
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
+from gpucorrelate.probes.agents.hot import Counter, Store, transposed
 from gpucorrelate.probes.wire.frame import columns_of
 from gpucorrelate.probes.wire.schema import BY_NAME
 
@@ -35,7 +35,7 @@ ROWSET_LIMIT = 65_536
 Taken = TypeVar("Taken")
 
 
-class Drops:
+class Drops(Counter):
     """Count of refused rows over all buffers of a process.
 
     Incremented under a lock, because two threads may overflow at once and a count that loses
@@ -47,7 +47,7 @@ class Drops:
             loss, and at every start.
     """
 
-    __slots__ = ("_lock", "count", "version")
+    __slots__ = ("_lock",)
 
     def __init__(self) -> None:
         self.count = 0
@@ -214,67 +214,38 @@ class FlatRows(Buffer[bytes]):
     outlives it, and costs the sender next to nothing: a column is every n-th value, which a
     strided copy takes out, without a Python object per value. Values must fit their columns;
     only their low bytes travel.
+
+    Attributes:
+        store: The rows.
     """
 
     def __init__(self, kind: Kind, drops: Drops, texts: Texts, limit: int = DEFAULT_LIMIT) -> None:
         super().__init__(kind)
         self._texts = texts
-        self._width = len(kind.columns)
-        self._flat = bytearray()
-        layout = struct.Struct(f"<{self._width}q")
-        self._row_bytes = layout.size
-        self.put = _flat_putter(self._flat, layout, drops, limit)
+        self._sizes = bytes(column.size_bytes for column in kind.columns)
+        self._text_columns = [at for at, c in enumerate(kind.columns) if c.ctype == "str"]
+        self.store = Store(len(self._sizes), limit, drops)
+        self.put = self.store.put
 
     def __len__(self) -> int:
-        return len(self._flat) // self._row_bytes
+        return len(self.store)
 
     def take(self) -> bytes:
         """The rows so far, packed, leaving the buffer empty."""
-        flat = self._flat
-        data = bytes(flat)
-        del flat[: len(data)]
-        return data
+        return self.store.take()
 
     def columns(self, rows: bytes, strings: StringTable) -> tuple[int, tuple[bytes, ...]]:
         """Row count and columns."""
-        count = len(rows) // self._row_bytes
+        count = len(rows) // (8 * len(self._sizes))
         if not count:
             return 0, ()
-        view, width = memoryview(rows), self._width
-        columns: list[bytes] = []
-        for at, column in enumerate(self.kind.columns):
-            size = column.size_bytes
-            # Little-endian, so a value's low bytes are its first, whatever the host's order.
-            parts = 8 // size
-            taken = view.cast(_BY_SIZE[size])[at * parts :: width * parts].tobytes()
-            is_text = column.ctype == "str"
-            columns.append(self._texts.on_wire(taken, strings) if is_text else taken)
+        columns = transposed(rows, self._sizes)
+        for at in self._text_columns:
+            columns[at] = self._texts.on_wire(columns[at], strings)
         found = tuple(columns)
         if self.heir is not None:
             self.heir(count, found, strings)
         return count, found
-
-
-_BY_SIZE: dict[int, Literal["B", "H", "I", "Q"]] = {1: "B", 2: "H", 4: "I", 8: "Q"}
-
-
-def _flat_putter(
-    flat: bytearray, layout: struct.Struct, drops: Drops, limit: int
-) -> Callable[[Row], bool]:
-    pack, extend, limit_bytes = layout.pack, flat.extend, limit * layout.size
-
-    def put(row: Row) -> bool:
-        if len(flat) < limit_bytes:
-            try:
-                extend(pack(*row))
-            except struct.error:
-                drops.add(1)
-                return False
-            return True
-        drops.add(1)
-        return False
-
-    return put
 
 
 #: One statement of a rowset: its number and, per column of ``step_rows`` after ``row``, one

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import os
 
+from gpucorrelate.probes.agents.hot import identity
+
 
 class Owned:
     """A descriptor that was opened here."""
@@ -18,13 +20,13 @@ class Owned:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self._identity = _identity(fd)
+        self._identity = identity(fd)
 
     @property
     def ours(self) -> bool:
         """Whether the number still means what was opened here."""
         try:
-            return _identity(self.fd) == self._identity
+            return identity(self.fd) == self._identity
         except OSError:
             return False
 
@@ -82,8 +84,3 @@ class Wake:
         """Give both ends back."""
         for end in self._ends:
             end.close()
-
-
-def _identity(fd: int) -> tuple[int, int]:
-    stat = os.fstat(fd)
-    return stat.st_dev, stat.st_ino

@@ -94,7 +94,7 @@ class Pace:
         orphan_s: Without a daemon for this long, a started agent goes dormant.
     """
 
-    tick_s: float = 0.2
+    tick_s: float = 0.5
     connect_s: float = 1.0
     orphan_s: float = 120.0
 
@@ -139,6 +139,8 @@ class Transport:
         self._on = False
         self._last_seen = 0.0
         self._last_refresh = 0.0
+        self._last_look = 0.0
+        self._told = False
         self._flush_wanted = False
         self._closing = False
         self._thread: threading.Thread | None = None
@@ -202,14 +204,27 @@ class Transport:
 
     def _wait(self, pause_s: float) -> None:
         """Sleep; the daemon's word, a flush and the end wake it."""
-        self._recover()
         for fd, _ in self._poll.poll(pause_s * 1000):
-            if fd == self._wake.fd:
+            if fd != self._wake.fd:
+                self._told = True
+            elif self._wake.ours:
                 self._wake.heard()
+            else:
+                self._last_look = 0.0
+                self._recover()
 
     def _recover(self) -> None:
-        """Let go of descriptors that the process closed under us, and get others."""
+        """Let go of descriptors that the process closed under us, and get others.
+
+        The socket's is looked at in every turn, because it is about to be written to; the
+        pipe's when it speaks, and now and then. Each look is a system call, for which the
+        interpreter is let go and has to be got back from the engine.
+        """
         lost = self._owned is not None and not self._owned.ours
+        now = time.monotonic()
+        if not lost and now - self._last_look < _REFRESH_S:
+            return
+        self._last_look = now
         if not lost and self._wake.ours:
             return
         self._disconnect()
@@ -235,7 +250,9 @@ class Transport:
                 self._stop()
             return self._pace.connect_s
         self._last_seen = now
-        self._receive()
+        if self._told:
+            self._told = False
+            self._receive()
         self._send()
         if self._on:
             if now - self._last_refresh >= _REFRESH_S:
@@ -262,6 +279,7 @@ class Transport:
         self._socket, self._owned = sock, Owned(sock.fileno())
         self._poll.register(sock, select.POLLIN)
         self._control = ControlDecoder()
+        self._told = True
         self._greet()
         return True
 

@@ -50,6 +50,8 @@ MAX_COLUMNS = 64
 _U64_MAX = (1 << 64) - 1
 _STRINGS_PER_FRAME = 512
 _ROW_BYTES_PER_FRAME = 400_000
+#: So many rows of the widest possible kind stay below it.
+_ROWS_IN_ANY_FRAME = _ROW_BYTES_PER_FRAME // (8 * MAX_COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -95,20 +97,41 @@ def encode(batch: Batch) -> bytes:
     Raises:
         BatchError: the frame would exceed ``MAX_FRAME_BYTES``.
     """
+    return _encoded(
+        batch.kind,
+        batch.count,
+        batch.columns,
+        batch.seq,
+        batch.drops,
+        batch.strings,
+        batch.stream,
+    )
+
+
+def _encoded(
+    kind: int,
+    count: int,
+    columns: Sequence[bytes],
+    seq: int,
+    drops: int,
+    strings: Sequence[tuple[int, str]],
+    stream: int,
+) -> bytes:
+    # Apart from Batch, because an agent makes frames inside the engine, where each object costs.
     body: dict[str, Any] = {
         "v": SCHEMA_VERSION,
-        "k": batch.kind,
-        "s": batch.seq,
-        "n": batch.count,
-        "d": batch.drops,
-        "c": list(batch.columns),
+        "k": kind,
+        "s": seq,
+        "n": count,
+        "d": drops,
+        "c": columns,
     }
-    if batch.strings:
-        body["t"] = [list(pair) for pair in batch.strings]
+    if strings:
+        body["t"] = strings
     payload: bytes = msgpack.packb(body, use_bin_type=True)
     if len(payload) > MAX_FRAME_BYTES:
-        raise BatchError(f"batch of {batch.count} rows makes a frame of {len(payload)} bytes")
-    return HEADER.pack(MAGIC, batch.stream, len(payload), zlib.crc32(payload)) + payload
+        raise BatchError(f"batch of {count} rows makes a frame of {len(payload)} bytes")
+    return HEADER.pack(MAGIC, stream, len(payload), zlib.crc32(payload)) + payload
 
 
 def readdress(frame: bytes, stream: int) -> bytes:
@@ -368,25 +391,31 @@ class StreamWriter:
         fresh = self.strings.take_fresh()
         while len(fresh) > _STRINGS_PER_FRAME:
             head, fresh = fresh[:_STRINGS_PER_FRAME], fresh[_STRINGS_PER_FRAME:]
-            yield self._frame(Batch(kind.id, 0, (b"",) * len(kind.columns), strings=head), drops)
+            yield self._frame(kind, 0, (b"",) * len(kind.columns), head, drops)
+        if count <= _ROWS_IN_ANY_FRAME:
+            yield self._frame(kind, count, columns, fresh, drops)
+            return
         widths = [column.size_bytes for column in kind.columns]
         step = min(MAX_ROWS, _ROW_BYTES_PER_FRAME // max(1, sum(widths)))
-        for at in range(0, count, step) if count else (0,):
+        for at in range(0, count, step):
             rows = min(step, count - at)
             part = tuple(
                 bytes(column[at * width : (at + rows) * width])
                 for column, width in zip(columns, widths, strict=True)
             )
-            yield self._frame(Batch(kind.id, rows, part, strings=fresh), drops)
+            yield self._frame(kind, rows, part, fresh, drops)
             fresh = ()
 
-    def _frame(self, batch: Batch, drops: int) -> bytes:
+    def _frame(
+        self,
+        kind: Kind,
+        count: int,
+        columns: Sequence[bytes],
+        strings: Sequence[tuple[int, str]],
+        drops: int,
+    ) -> bytes:
         self.seq += 1
-        return encode(
-            Batch(
-                batch.kind, batch.count, batch.columns, self.seq, drops, batch.strings, self.stream
-            )
-        )
+        return _encoded(kind.id, count, columns, self.seq, drops, strings, self.stream)
 
 
 def columns_of(

@@ -18,6 +18,7 @@ from functools import partial
 from threading import get_native_id
 from typing import TYPE_CHECKING, Any
 
+from gpucorrelate.probes.agents.hot import StepsMemo, accelerated
 from gpucorrelate.probes.agents.vllm.contract import LOST, PART_ENGINE, PART_REQUESTS
 from gpucorrelate.probes.agents.vllm.facts import note_config
 from gpucorrelate.probes.agents.vllm.patch import checked, wrap
@@ -76,11 +77,17 @@ def _stepping(agent: Agent, part: Part, original: Callable[..., Any]) -> Callabl
         try:
             return original(self, *args, **kwargs)
         except BaseException as error:
-            steps.close(error)
-            agent.transport.flush()
+            raised(self, error)
             raise
 
-    return step
+    def raised(self: Any, error: BaseException) -> None:
+        try:
+            self._gpucorrelate_steps.close(error)
+            agent.transport.flush()
+        except Exception as fault:  # noqa: BLE001
+            part.fault(fault)
+
+    return accelerated("step", step, original, part, agent.drops, slow=raised)
 
 
 def _attach(agent: Agent, part: Part, core: Any) -> None:
@@ -129,7 +136,7 @@ class _NoSteps:
         """There is nothing to close."""
 
 
-class Steps:
+class Steps(StepsMemo):
     """Steps of one engine core: numbers them and reports what happens to them.
 
     Its hooks run several times in every step, on the thread every request waits for, and right
@@ -137,43 +144,42 @@ class Steps:
     few calls, and no clock or thread id taken twice.
 
     Attributes:
+        number: The last step's.
+        open: Steps that have not ended.
+        rowsets: Their rows.
+        scheduler: The engine's scheduler.
         turned: When the engine's loop last turned to scheduling. ``schedule()`` is the first
             thing it does then, and handing its result to the executor the next.
     """
 
     __slots__ = (
+        "_agent",
         "_begin",
         "_end",
-        "_number",
-        "_open",
         "_part",
         "_rowset_of",
-        "_rowsets",
         "_samples",
-        "_scheduler",
         "_span",
-        "_texts",
         "_tid",
         "_update",
-        "turned",
     )
 
     def __init__(self, agent: Agent, part: Part, scheduler: Any, executor: Any) -> None:
+        self._agent = agent
         self._part = part
-        self._scheduler = scheduler
-        self._number = 0
         self._tid = 0
+        self.scheduler = scheduler
+        self.number = 0
         self.turned = 0
-        self._open: dict[int, None] = {}
+        self.open = {}
         self._begin = agent.rows("step_begin").put
         self._end = agent.rows("step_end").put
         self._update = agent.rows("step_update").put
         self._span = agent.rows("span").put
-        self._texts = agent.texts
         requests = agent.part(PART_REQUESTS)
         first_seen = partial(prefix_hit, requests, agent.rows("request").put)
-        self._rowsets = StepRowsets(agent, lambda: scheduler.requests, first_seen)
-        self._rowset_of = self._rowsets.of_step
+        self.rowsets = StepRowsets(agent, lambda: scheduler.requests, first_seen)
+        self._rowset_of = self.rowsets.of_step
         self._samples = hasattr(executor, "sample_tokens")
         scheduler.update_from_output = self._update_from_output(scheduler.update_from_output)
         executor.execute_model = self._execute_model(executor.execute_model)
@@ -182,16 +188,16 @@ class Steps:
 
     def close(self, error: BaseException) -> None:
         """The engine's loop raised: what is in flight will not come back."""
-        for step in tuple(self._open):
+        for step in tuple(self.open):
             self.end(step, time.monotonic_ns(), error)
-        self._rowsets.forget()
+        self.rowsets.forget()
 
     def end(self, step: int, when: int, error: BaseException | None = None) -> None:
         """A step ended; a second end of the same step is none."""
-        if self._open.pop(step, self) is self:
+        if self.open.pop(step, self) is self:
             return
-        status, text = (_OK, 0) if error is None else (_ERROR, self._texts.number(_text(error)))
-        self._end((step, get_native_id(), when, status, text))
+        text = self._agent.texts.number(_text(error)) if error is not None else 0
+        self._end((step, get_native_id(), when, _OK if error is None else _ERROR, text))
 
     def _done(self, step: int, future: Any) -> None:
         when = time.monotonic_ns()
@@ -201,81 +207,94 @@ class Steps:
         except Exception as fault:  # noqa: BLE001
             self._part.fault(fault)
 
+    def _settle(self, step: int, when: int, result: Any, error: BaseException | None) -> None:
+        """End a step: now, or when its result's future is done."""
+        try:
+            when_done = getattr(result, "add_done_callback", None)
+            if error is None and when_done is not None:
+                when_done(partial(self._done, step))
+            else:
+                self.end(step, when, error)
+        except Exception as fault:  # noqa: BLE001
+            self._part.fault(fault)
+            self.end(step, when)
+
+    def _begun(self, output: Any, start: int) -> int:
+        """Begin a step; returns its number, 0 when that failed."""
+        try:
+            return self._begin_step(output, start)
+        except Exception as error:  # noqa: BLE001
+            self._part.fault(error)
+            return 0
+
     def _begin_step(self, output: Any, start: int) -> int:
-        self._number = step = self._number + 1
+        self.number = step = self.number + 1
         self._tid = tid = get_native_id()
         output._gpucorrelate_step = step
         rowset, age = self._rowset_of(step, output)
-        self._open[step] = None
+        self.open[step] = None
         turned, self.turned = self.turned, 0
         scheduled, rows = start if turned else 0, len(output.num_scheduled_tokens)
-        tokens, waiting = output.total_num_scheduled_tokens, len(self._scheduler.waiting)
+        tokens, waiting = output.total_num_scheduled_tokens, len(self.scheduler.waiting)
         self._begin((step, tid, turned, scheduled, start, rowset, age, rows, tokens, waiting))
         return step
 
     def _execute_model(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        part, now, span, begin = self._part, time.monotonic_ns, self._span, self._begin_step
-        name, samples = self._texts.number("execute"), self._samples
+        part, now, span, begun = self._part, time.monotonic_ns, self._span, self._begun
+        name, samples, settle = self._agent.texts.number("execute"), self._samples, self._settle
 
         def execute_model(*args: Any, **kwargs: Any) -> Any:
             if not part.on:
                 return original(*args, **kwargs)
-            step, start = 0, now()
-            try:
-                step = begin(args[0] if args else kwargs["scheduler_output"], start)
-            except Exception as error:  # noqa: BLE001
-                part.fault(error)
+            start = now()
+            step = begun(args[0] if args else kwargs.get("scheduler_output"), start)
             try:
                 result = original(*args, **kwargs)
             except BaseException as error:
-                self.end(step, now(), error)
+                settle(step, now(), None, error)
                 raise
-            span((self._tid, name, start, now(), step))
+            end = now()
+            span((self._tid, name, start, end, step))
             if not samples:
-                self._follow(step, result)
+                settle(step, end, result, None)
             return result
 
-        return execute_model
+        return self._accelerated(
+            "execute",
+            execute_model,
+            original,
+            mark=name,
+            follow=not samples,
+            rows="step_begin",
+            others="span",
+            slow=begun,
+        )
 
     def _sample_tokens(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        part, now, span, put_end = self._part, time.monotonic_ns, self._span, self._end
-        still_open, name = self._open, self._texts.number("sample")
+        part, now, span, settle = self._part, time.monotonic_ns, self._span, self._settle
+        name = self._agent.texts.number("sample")
 
         def sample_tokens(*args: Any, **kwargs: Any) -> Any:
             if not part.on:
                 return original(*args, **kwargs)
-            step, start = self._number, now()
+            step, start = self.number, now()
             try:
                 result = original(*args, **kwargs)
             except BaseException as error:
-                self.end(step, now(), error)
+                settle(step, now(), None, error)
                 raise
             end = now()
             span((self._tid, name, start, end, step))
-            if hasattr(result, "add_done_callback"):
-                self._follow(step, result)
-            elif step in still_open:
-                del still_open[step]
-                put_end((step, self._tid, end, _OK, 0))
+            settle(step, end, result, None)
             return result
 
-        return sample_tokens
-
-    def _follow(self, step: int, result: Any) -> None:
-        """End the step when its result is there: now, or when its future is done."""
-        when_done = getattr(result, "add_done_callback", None)
-        if when_done is None:
-            self.end(step, time.monotonic_ns())
-            return
-        try:
-            when_done(partial(self._done, step))
-        except Exception as error:  # noqa: BLE001
-            self._part.fault(error)
-            self.end(step, time.monotonic_ns())
+        return self._accelerated(
+            "sample", sample_tokens, original, mark=name, rows="step_end", others="span"
+        )
 
     def _update_from_output(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        part, now, scheduler = self._part, time.monotonic_ns, self._scheduler
-        still_open, updated = self._open, self._updated
+        part, now, scheduler = self._part, time.monotonic_ns, self.scheduler
+        still_open, updated = self.open, self._updated
 
         def update_from_output(*args: Any, **kwargs: Any) -> Any:
             if not part.on:
@@ -290,21 +309,41 @@ class Steps:
             result = original(*args, **kwargs)
             end = now()
             if step:  # else it was scheduled before the agent was started
-                try:
-                    updated(step, start, end, result, _finished(scheduler) - finished)
-                except Exception as error:  # noqa: BLE001
-                    part.fault(error)
+                updated(step, start, end, result, _finished(scheduler) - finished)
             return result
 
-        return update_from_output
+        return self._accelerated(
+            "update", update_from_output, original, rows="step_update", slow=updated
+        )
+
+    def _accelerated(
+        self,
+        kind: str,
+        pure: Callable[..., Any],
+        original: Callable[..., Any],
+        *,
+        rows: str,
+        others: str | None = None,
+        **rest: Any,
+    ) -> Callable[..., Any]:
+        agent = self._agent
+        rest |= {"rows": agent.rows(rows), "others": agent.rows(others) if others else None}
+        rest |= {"memo": self, "slower": self._settle}
+        return accelerated(kind, pure, original, self._part, agent.drops, **rest)
 
     def _updated(self, step: int, start: int, end: int, result: Any, finished: int) -> None:
         """One row per client that gets outputs; one without outputs when none does."""
-        tid, put = self._tid, self._update
+        try:
+            self._put_updates(step, start, end, result, finished)
+        except Exception as error:  # noqa: BLE001
+            self._part.fault(error)
+
+    def _put_updates(self, step: int, start: int, end: int, result: Any, finished: int) -> None:
+        tid, put = get_native_id(), self._update
         given = [item for item in result.values() if item.outputs]
         alone = len(given) == 1
         for item in given:
-            rowset, tokens = self._rowsets.of_outputs(step, item.outputs, alone=alone)
+            rowset, tokens = self.rowsets.of_outputs(step, item.outputs, alone=alone)
             put((step, tid, start, end, int(item.timestamp * 1e9), rowset, tokens, finished))
             finished = 0
         if not given:

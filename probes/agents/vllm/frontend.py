@@ -9,6 +9,7 @@ from functools import partial
 from threading import get_native_id
 from typing import TYPE_CHECKING, Any
 
+from gpucorrelate.probes.agents.hot import accelerated
 from gpucorrelate.probes.agents.vllm import asgi
 from gpucorrelate.probes.agents.vllm.contract import CLIENT, OUTPUTS, PART_FRONTEND
 from gpucorrelate.probes.agents.vllm.facts import note_config
@@ -145,7 +146,7 @@ class _Outputs:
         self._agent = agent
         self._part = agent.part(PART_FRONTEND)
         self._put = agent.rows("request").put
-        self._rows = agent.rows("outputs").put
+        self._rows = agent.rows("outputs")
         self._tokens = agent.rows("tokens").put
         self._rowsets = ListRowsets(agent)
         self._states: dict[str, Any] = {}
@@ -204,7 +205,7 @@ class _Outputs:
         return abort_requests
 
     def _processing(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        part, now, put = self._part, time.monotonic_ns, self._rows
+        part, now, put = self._part, time.monotonic_ns, self._rows.put
         rowset_of, ended = self._rowsets.of_outputs, self._ended
 
         def process_outputs(processor: Any, *args: Any, **kwargs: Any) -> Any:
@@ -231,16 +232,29 @@ class _Outputs:
                     part.fault(error)
             return result
 
-        return process_outputs
+        return accelerated(
+            "outputs",
+            process_outputs,
+            original,
+            part,
+            self._agent.drops,
+            rows=self._rows,
+            memo=self._rowsets,
+            slow=rowset_of,
+            slower=ended,
+        )
 
     def _ended(self, outputs: Sequence[Any], result: Any, now: int) -> None:
         """Requests ended with these outputs: tell what each has produced."""
-        for out in outputs:
-            if out.finish_reason is not None:
-                self._finished(out.request_id, str(out.finish_reason), now)
-        # Ended here by a stop string; the engine is told to abort them.
-        for name in getattr(result, "reqs_to_abort", None) or ():
-            self._finished(name, "stop", now)
+        try:
+            for out in outputs:
+                if out.finish_reason is not None:
+                    self._finished(out.request_id, str(out.finish_reason), now)
+            # Ended here by a stop string; the engine is told to abort them.
+            for name in getattr(result, "reqs_to_abort", None) or ():
+                self._finished(name, "stop", now)
+        except Exception as error:  # noqa: BLE001
+            self._part.fault(error)
 
     def _finished(self, name: str, reason: str, now: int) -> None:
         state = self._states.pop(name, None)

@@ -14,6 +14,8 @@ from __future__ import annotations
 from operator import attrgetter, not_
 from typing import TYPE_CHECKING, Any
 
+from gpucorrelate.probes.agents.hot import ListMemo, StepMemo
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -62,26 +64,14 @@ def _state(agent: Agent, ids: Sequence[str], *columns: Sequence[int]) -> int:
     return number if kept else 0
 
 
-class StepRowsets:
+class StepRowsets(StepMemo):
     """Rowsets of scheduled steps and of the outputs they gave."""
 
     __slots__ = (
         "_agent",
         "_drops",
-        "_expected",
         "_first_seen",
-        "_ids",
-        "_in_flight",
-        "_number",
-        "_output_counts",
-        "_output_ids",
-        "_output_number",
-        "_output_version",
         "_requests",
-        "_scheduled",
-        "_stated_at",
-        "_tokens",
-        "_version",
     )
 
     def __init__(
@@ -96,38 +86,41 @@ class StepRowsets:
         self._first_seen = first_seen
         # The last statement: what was scheduled (None: nothing may refer to it), where the
         # sum of computed tokens must stand at the next step, and when it was made.
-        self._scheduled: dict[str, int] | None = None
-        self._expected = self._tokens = 0
-        self._number = self._stated_at = self._version = -1
-        self._ids: list[str] = []
-        self._output_ids: list[str] | None = None
-        self._output_counts: list[int] = []
-        self._output_number = self._output_version = -1
-        self._in_flight: dict[int, list[str] | None] = {}
+        self.scheduled = None
+        self.expected = self.tokens = 0
+        self.number = self.stated_at = self.version = -1
+        self.ids = []
+        self.output_ids = None
+        self.output_counts = []
+        self.output_number = self.output_version = -1
+        self.in_flight = {}
 
     def of_step(self, step: int, output: Any) -> tuple[int, int]:
         """Rowset of a scheduler output, and its age in steps."""
         if (
-            output.num_scheduled_tokens == self._scheduled
-            and self._version == self._drops.version
-            and sum(output.scheduled_cached_reqs.num_computed_tokens) == self._expected
+            output.num_scheduled_tokens == self.scheduled
+            and self.version == self._drops.version
+            and sum(output.scheduled_cached_reqs.num_computed_tokens) == self.expected
             and not output.scheduled_new_reqs
             and not output.scheduled_spec_decode_tokens
         ):
-            self._expected += self._tokens
-            self._in_flight[step] = self._ids
-            return self._number, step - self._stated_at
+            self.expected += self.tokens
+            self._flies(step, self.ids)
+            return self.number, step - self.stated_at
         return self._state_step(step, output), 0
+
+    def _flies(self, step: int, ids: list[str] | None) -> None:
+        in_flight = self.in_flight
+        in_flight[step] = ids
+        if len(in_flight) > _MAX_IN_FLIGHT:
+            del in_flight[next(iter(in_flight))]
 
     def _state_step(self, step: int, output: Any) -> int:
         scheduled: dict[str, int] = output.num_scheduled_tokens
         ids, tokens = list(scheduled), list(scheduled.values())
         speculative = bool(output.scheduled_spec_decode_tokens)
-        in_flight = self._in_flight
-        in_flight[step] = None if speculative else ids
-        if len(in_flight) > _MAX_IN_FLIGHT:
-            del in_flight[next(iter(in_flight))]
-        self._ids, self._scheduled, self._stated_at = ids, None, step
+        self._flies(step, None if speculative else ids)
+        self.ids, self.scheduled, self.stated_at = ids, None, step
         if not ids:
             return 0
         cached = output.scheduled_cached_reqs
@@ -139,7 +132,7 @@ class StepRowsets:
         computed = [before[request_id] for request_id in ids]
         rows = [requests[request_id] for request_id in ids]
         must = _must_sample(rows)
-        number = self._number = _state(
+        number = self.number = _state(
             self._agent,
             ids,
             tokens,
@@ -148,10 +141,10 @@ class StepRowsets:
             _preemptions(rows),
             must,
         )
-        self._version = self._drops.version
+        self.version = self._drops.version
         if number and not speculative and all(must):
-            self._scheduled, self._tokens = scheduled, sum(tokens)
-            self._expected = sum(computed) + self._tokens
+            self.scheduled, self.tokens = scheduled, sum(tokens)
+            self.expected = sum(computed) + self.tokens
         return number
 
     def of_outputs(self, step: int, outputs: Sequence[Any], *, alone: bool) -> tuple[int, int]:
@@ -163,7 +156,7 @@ class StepRowsets:
             alone: Whether this client gets all of the step's outputs.
         """
         count = len(outputs)
-        ids = self._in_flight.pop(step, None)
+        ids = self.in_flight.pop(step, None)
         if not count:
             return 0, 0
         if ids is not None and alone and count == len(ids):
@@ -174,58 +167,58 @@ class StepRowsets:
                 and outputs[-1].request_id == ids[-1]
                 and len(first.new_token_ids) == 1
             ):
-                if ids is self._output_ids and self._output_version == self._drops.version:
-                    return self._output_number, count
+                if ids is self.output_ids and self.output_version == self._drops.version:
+                    return self.output_number, count
                 return self._state_outputs(ids, [1] * count), count
         ids = [output.request_id for output in outputs]
         counts = [len(output.new_token_ids) for output in outputs]
         if (
-            ids == self._output_ids
-            and counts == self._output_counts
-            and self._output_version == self._drops.version
+            ids == self.output_ids
+            and counts == self.output_counts
+            and self.output_version == self._drops.version
         ):
-            return self._output_number, sum(counts)
+            return self.output_number, sum(counts)
         return self._state_outputs(ids, counts), sum(counts)
 
     def _state_outputs(self, ids: list[str], counts: list[int]) -> int:
-        number = self._output_number = _state(self._agent, ids, counts)
-        self._output_version = self._drops.version
-        self._output_ids, self._output_counts = ids if number else None, counts
+        number = self.output_number = _state(self._agent, ids, counts)
+        self.output_version = self._drops.version
+        self.output_ids, self.output_counts = ids if number else None, counts
         return number
 
     def forget(self) -> None:
         """Nothing is in flight any more."""
-        self._in_flight.clear()
+        self.in_flight.clear()
 
 
-class ListRowsets:
+class ListRowsets(ListMemo):
     """Rowsets of something that has a list of request ids: a runner's batch, a frontend's."""
 
-    __slots__ = ("_agent", "_counts", "_drops", "_ids", "_number", "_version")
+    __slots__ = ("_agent", "_drops")
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._drops = agent.drops
-        self._ids: list[str] | None = None
-        self._counts: list[int] | None = None
-        self._number = self._version = -1
+        self.ids = None
+        self.counts = None
+        self.number = self.version = -1
 
     def of(self, ids: Sequence[str]) -> int:
         """Rowset of these ids in this order; 0 when there are none."""
-        if ids == self._ids and self._version == self._drops.version:
-            return self._number
+        if ids == self.ids and self.version == self._drops.version:
+            return self.number
         return self._state(list(ids), None) if ids else 0
 
     def of_outputs(self, outputs: Sequence[Any]) -> tuple[int, int]:
         """Rowset and count of tokens of a batch of engine outputs."""
         ids = [output.request_id for output in outputs]
         counts = [len(output.new_token_ids) for output in outputs]
-        if ids == self._ids and counts == self._counts and self._version == self._drops.version:
-            return self._number, sum(counts)
+        if ids == self.ids and counts == self.counts and self.version == self._drops.version:
+            return self.number, sum(counts)
         return (self._state(ids, counts) if ids else 0), sum(counts)
 
     def _state(self, ids: list[str], counts: list[int] | None) -> int:
-        number = self._number = _state(self._agent, ids, *(() if counts is None else (counts,)))
-        self._version = self._drops.version
-        self._ids, self._counts = ids if number else None, counts
+        number = self.number = _state(self._agent, ids, *(() if counts is None else (counts,)))
+        self.version = self._drops.version
+        self.ids, self.counts = ids if number else None, counts
         return number

@@ -8,6 +8,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from gpucorrelate.probes.agents.hot import accelerated
 from gpucorrelate.probes.agents.vllm.contract import PART_SERIAL
 from gpucorrelate.probes.agents.vllm.patch import checked, wrap
 
@@ -33,7 +34,8 @@ def spanning(
     agent: Agent, part: Part, name: str, original: Callable[..., Any]
 ) -> Callable[..., Any]:
     """A method that is a span of that name on the thread that calls it."""
-    put, number = agent.rows("span").put, agent.texts.number(name)
+    rows, number = agent.rows("span"), agent.texts.number(name)
+    put = rows.put
     now, tid = time.monotonic_ns, threading.get_native_id
 
     def spanned(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -45,4 +47,4 @@ def spanning(
         finally:
             put((tid(), number, start, now(), 0))
 
-    return spanned
+    return accelerated("span", spanned, original, part, agent.drops, mark=number, rows=rows)

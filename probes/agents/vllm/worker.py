@@ -8,6 +8,7 @@ from threading import get_native_id
 from typing import TYPE_CHECKING, Any
 
 from gpucorrelate.probes.agents.agent import role_of_process
+from gpucorrelate.probes.agents.hot import RunnerMemo, accelerated
 from gpucorrelate.probes.agents.process import process_name
 from gpucorrelate.probes.agents.vllm.contract import NEEDS, PART_WORKER, RUNNER_V2_NEEDS
 from gpucorrelate.probes.agents.vllm.engine import STEP
@@ -24,20 +25,19 @@ if TYPE_CHECKING:
 _EXECUTE, _SAMPLE = int(WorkerPhase.EXECUTE), int(WorkerPhase.SAMPLE)
 
 
-class _Runner:
-    """What is remembered of one model runner."""
-
-    __slots__ = ("direct", "rank", "rowset", "rowset_of", "step")
-
-    def __init__(self, agent: Agent, runner: Any) -> None:
-        agent.role("worker")
-        self.rank = int(getattr(getattr(runner, "parallel_config", None), "rank", 0) or 0)
-        agent.rank(self.rank)
-        self.rowset_of = ListRowsets(agent).of
-        self.rowset = 0
-        self.step = 0
-        # Whether the batch is where the first model runner keeps it.
-        self.direct = hasattr(getattr(runner, "input_batch", None), "req_ids")
+def _remember(agent: Agent, runner: Any) -> RunnerMemo:
+    """What is to be remembered of one model runner."""
+    agent.role("worker")
+    memo = RunnerMemo()
+    memo.rank = int(getattr(getattr(runner, "parallel_config", None), "rank", 0) or 0)
+    agent.rank(memo.rank)
+    memo.rowsets = ListRowsets(agent)
+    memo.rowset = memo.step = 0
+    # The first model runner keeps its batch there, behind a property that checks nothing.
+    batch = getattr(runner, "input_batch", None)
+    names = [name for name in ("_req_ids", "req_ids") if isinstance(getattr(batch, name, 0), list)]
+    memo.ids_name = names[0] if names else None
+    return memo
 
 
 def install(agent: Agent, module: ModuleType) -> None:
@@ -67,10 +67,11 @@ class _Calls:
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
         self._part = agent.part(PART_WORKER)
-        self._put = agent.rows("worker_step").put
+        self._rows = agent.rows("worker_step")
+        self._put = self._rows.put
 
     def executing(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        part, now, put, attach = self._part, time.monotonic_ns, self._put, self._attach
+        part, now, executed = self._part, time.monotonic_ns, self._executed
 
         def execute_model(runner: Any, *args: Any, **kwargs: Any) -> Any:
             if not part.on or (kwargs and kwargs.get("dummy_run")):
@@ -79,20 +80,12 @@ class _Calls:
             try:
                 return original(runner, *args, **kwargs)
             finally:
-                try:
-                    end, state = now(), runner._gpucorrelate_runner or attach(runner)
-                    output = args[0] if args else kwargs["scheduler_output"]
-                    state.step = step = getattr(output, STEP, 0)
-                    ids = runner.input_batch.req_ids if state.direct else packed_ids(runner)
-                    state.rowset = rowset = state.rowset_of(ids)
-                    put((step, get_native_id(), state.rank, _EXECUTE, start, end, rowset))
-                except Exception as error:  # noqa: BLE001
-                    part.fault(error)
+                executed(runner, (runner, *args), kwargs, start, now())
 
-        return execute_model
+        return self._accelerated("runner.execute", execute_model, original, _EXECUTE, executed)
 
     def sampling(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        part, now, put, attach = self._part, time.monotonic_ns, self._put, self._attach
+        part, now, sampled = self._part, time.monotonic_ns, self._sampled
 
         def sample_tokens(runner: Any, *args: Any, **kwargs: Any) -> Any:
             if not part.on:
@@ -101,16 +94,42 @@ class _Calls:
             try:
                 return original(runner, *args, **kwargs)
             finally:
-                try:
-                    end, state = now(), runner._gpucorrelate_runner or attach(runner)
-                    tid, rowset = get_native_id(), state.rowset
-                    put((state.step, tid, state.rank, _SAMPLE, start, end, rowset))
-                except Exception as error:  # noqa: BLE001
-                    part.fault(error)
+                sampled(runner, args, kwargs, start, now())
 
-        return sample_tokens
+        return self._accelerated("runner.sample", sample_tokens, original, _SAMPLE, sampled)
 
-    def _attach(self, runner: Any) -> _Runner:
-        state = runner._gpucorrelate_runner = _Runner(self._agent, runner)
+    def _accelerated(
+        self,
+        kind: str,
+        pure: Callable[..., Any],
+        original: Callable[..., Any],
+        phase: int,
+        slow: Callable[..., Any],
+    ) -> Callable[..., Any]:
+        part, drops, rows = self._part, self._agent.drops, self._rows
+        return accelerated(kind, pure, original, part, drops, mark=phase, rows=rows, slow=slow)
+
+    def _executed(self, runner: Any, args: Any, kwargs: Any, start: int, end: int) -> None:
+        """A call of ``execute_model``, its arguments with the runner before them."""
+        try:
+            state = runner._gpucorrelate_runner or self._attach(runner)
+            output = args[1] if len(args) > 1 else kwargs["scheduler_output"]
+            state.step = step = getattr(output, STEP, 0)
+            ids = packed_ids(runner)
+            state.rowset = rowset = state.rowsets.of(ids)
+            self._put((step, get_native_id(), state.rank, _EXECUTE, start, end, rowset))
+        except Exception as error:  # noqa: BLE001
+            self._part.fault(error)
+
+    def _sampled(self, runner: Any, _args: Any, _kwargs: Any, start: int, end: int) -> None:
+        try:
+            state = runner._gpucorrelate_runner or self._attach(runner)
+            tid, rowset = get_native_id(), state.rowset
+            self._put((state.step, tid, state.rank, _SAMPLE, start, end, rowset))
+        except Exception as error:  # noqa: BLE001
+            self._part.fault(error)
+
+    def _attach(self, runner: Any) -> RunnerMemo:
+        state = runner._gpucorrelate_runner = _remember(self._agent, runner)
         self._part.works()
         return state

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * The type of a hook: what is put in a method's place. It is called like the method, looks like
+ * it, and does what its kind of fast path does (paths.c).
+ */
+#include "hot.h"
+
+#include <stddef.h>
+
+struct gpc_names gpc_name;
+
+/* How many stores, and of memos which type a hook of a kind works with. */
+struct shape {
+	const char *name;
+	int stores;
+	PyTypeObject **memo;
+};
+
+static const struct shape shapes[KINDS] = {
+	[SPAN] = { "span", 1, NULL },
+	[STEP] = { "step", 0, NULL },
+	[EXECUTE] = { "execute", 2, &gpc_types.steps_memo },
+	[SAMPLE] = { "sample", 2, &gpc_types.steps_memo },
+	[UPDATE] = { "update", 1, &gpc_types.steps_memo },
+	[RUNNER_EXECUTE] = { "runner.execute", 1, NULL },
+	[RUNNER_SAMPLE] = { "runner.sample", 1, NULL },
+	[OUTPUTS] = { "outputs", 1, &gpc_types.list_memo },
+};
+
+static PyObject *hook_call(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+	struct hook *h = (struct hook *)self;
+
+	/* A step's first call attaches, dormant or not. */
+	if (!h->part->on && h->kind != STEP)
+		return PyObject_Call(h->original, args, kwargs);
+	return gpc_actions[h->kind](h, args, kwargs);
+}
+
+/* A method when it is found in a class. */
+static PyObject *hook_get(PyObject *self, PyObject *of, PyObject *type)
+{
+	static PyObject *method;
+
+	(void)type;
+	if (!of || of == Py_None) {
+		Py_INCREF(self);
+		return self;
+	}
+	if (!method) {
+		PyObject *types = PyImport_ImportModule("types");
+
+		method = types ? PyObject_GetAttrString(types, "MethodType") : NULL;
+		Py_XDECREF(types);
+		if (!method)
+			return NULL;
+	}
+	return PyObject_CallFunctionObjArgs(method, self, of, NULL);
+}
+
+static int find_kind(const char *name)
+{
+	for (int kind = 0; kind < KINDS; kind++)
+		if (!strcmp(shapes[kind].name, name))
+			return kind;
+	return -1;
+}
+
+/* Hook(kind, pure, original, part, drops, mark, follow, rows, others, memo, slow, slower) */
+static int hook_init(PyObject *self, PyObject *args, PyObject *kwargs)
+{
+	struct hook *h = (struct hook *)self;
+	PyObject *pure, *original, *part, *drops, *rows, *others, *memo, *slow, *slower;
+	const char *name;
+	long long mark;
+	int kind, follow;
+
+	(void)kwargs;
+	if (h->pure) {
+		PyErr_SetString(PyExc_TypeError, "a hook is made once");
+		return -1;
+	}
+	if (!PyArg_ParseTuple(args, "sOOO!O!LpOOOOO:Hook", &name, &pure, &original,
+			      gpc_types.switch_, &part, gpc_types.counter, &drops, &mark, &follow,
+			      &rows, &others, &memo, &slow, &slower))
+		return -1;
+	kind = find_kind(name);
+	if (kind < 0 || (shapes[kind].stores > 0 && !PyObject_TypeCheck(rows, gpc_types.store)) ||
+	    (shapes[kind].stores > 1 && !PyObject_TypeCheck(others, gpc_types.store)) ||
+	    (shapes[kind].memo && !PyObject_TypeCheck(memo, *shapes[kind].memo))) {
+		PyErr_Format(PyExc_TypeError, "no hook %s of these", name);
+		return -1;
+	}
+	h->kind = (enum kind)kind;
+	h->mark = mark;
+	h->follow = follow;
+#define KEEP(field, value) (Py_INCREF(value), h->field = (void *)(value))
+	KEEP(pure, pure);
+	KEEP(original, original);
+	KEEP(part, part);
+	KEEP(drops, drops);
+	KEEP(rows, rows);
+	KEEP(others, others);
+	KEEP(memo, memo);
+	KEEP(slow, slow);
+	KEEP(slower, slower);
+#undef KEEP
+	return 0;
+}
+
+static int hook_traverse(PyObject *self, visitproc visit, void *arg)
+{
+	struct hook *h = (struct hook *)self;
+
+	Py_VISIT(Py_TYPE(self));
+	Py_VISIT(h->pure);
+	Py_VISIT(h->original);
+	Py_VISIT(h->slow);
+	Py_VISIT(h->slower);
+	Py_VISIT(h->memo);
+	Py_VISIT(h->dict);
+	Py_VISIT(h->part);
+	Py_VISIT(h->drops);
+	Py_VISIT(h->rows);
+	Py_VISIT(h->others);
+	Py_VISIT(h->plain);
+	return 0;
+}
+
+static int hook_clear(PyObject *self)
+{
+	struct hook *h = (struct hook *)self;
+
+	/* A hook may still be called then; its cycles are broken where instances hold hooks. */
+	Py_CLEAR(h->dict);
+	return 0;
+}
+
+static void hook_dealloc(PyObject *self)
+{
+	struct hook *h = (struct hook *)self;
+	PyTypeObject *type = Py_TYPE(self);
+	freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+
+	PyObject_GC_UnTrack(self);
+	hook_clear(self);
+	Py_XDECREF(h->pure);
+	Py_XDECREF(h->original);
+	Py_XDECREF(h->slow);
+	Py_XDECREF(h->slower);
+	Py_XDECREF(h->memo);
+	Py_XDECREF(h->part);
+	Py_XDECREF(h->drops);
+	Py_XDECREF(h->rows);
+	Py_XDECREF(h->others);
+	Py_XDECREF(h->plain);
+	release(self);
+	Py_DECREF(type);
+}
+
+static PyMemberDef hook_members[] = {
+	{ "__dictoffset__", T_PYSSIZET, offsetof(struct hook, dict), READONLY, NULL },
+	{ NULL, 0, 0, 0, NULL },
+};
+static PyGetSetDef hook_getset[] = {
+	{ "__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL },
+	{ NULL, NULL, NULL, NULL, NULL },
+};
+static PyType_Slot hook_slots[] = {
+	{ Py_tp_getset, hook_getset },
+	{ Py_tp_init, hook_init },
+	{ Py_tp_call, hook_call },
+	{ Py_tp_descr_get, hook_get },
+	{ Py_tp_members, hook_members },
+	{ Py_tp_traverse, hook_traverse },
+	{ Py_tp_clear, hook_clear },
+	{ Py_tp_dealloc, hook_dealloc },
+	{ 0, NULL },
+};
+/* Called with its instance as first argument, without a method object for each call. */
+#define METHOD_DESCRIPTOR (1UL << 17)
+static PyType_Spec hook_spec = {
+	.name = "gpucorrelate.probes.agents._hot.Hook",
+	.basicsize = sizeof(struct hook),
+	.flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | METHOD_DESCRIPTOR,
+	.slots = hook_slots,
+};
+
+int gpc_add_hooks(PyObject *module)
+{
+#define X(name)                                            \
+	gpc_name.name = PyUnicode_InternFromString(#name); \
+	if (!gpc_name.name)                                \
+		return -1;
+	GPC_NAMES(X)
+#undef X
+	return gpc_add_type(module, &hook_spec, &gpc_types.hook);
+}
+
+/* As in hot.py; changes with what the two expect of each other. */
+#define INTERFACE 1
+
+static struct PyModuleDef module_def = {
+	PyModuleDef_HEAD_INIT,
+	.m_name = "gpucorrelate.probes.agents._hot",
+	.m_doc = "The hooks' fast paths.",
+	.m_size = -1,
+};
+
+PyMODINIT_FUNC PyInit__hot(void)
+{
+	PyObject *module = PyModule_Create(&module_def);
+
+	if (module && (gpc_add_memos(module) || gpc_add_hooks(module) ||
+		       PyModule_AddIntConstant(module, "INTERFACE", INTERFACE)))
+		Py_CLEAR(module);
+	return module;
+}
