@@ -84,7 +84,9 @@ class Intake:
     dropped: int = 0  # rows the producers say they dropped
     unknown_kinds: int = 0  # batches of kinds this version does not know
     damage: tuple[Damage, ...] = ()
-    gaps: tuple[tuple[int, int, int], ...] = ()  # stream, last moment before, first one after
+    #: Stream, and from when to when missing batches may speak of; 0: from the beginning, and
+    #: to the end.
+    gaps: tuple[tuple[int, int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,9 @@ class Capture:
         return _Builder().take(items).build()
 
 
+#: Longer than the daemon leaves rows waiting between two drains: a dozen of its ticks.
+_DRAIN_NS = 250_000_000
+
 _NO_IDS = np.zeros(1, np.uint32)
 
 
@@ -140,8 +145,9 @@ class _Builder:
         self.ids: dict[int, NDArray[np.uint32]] = {}
         self.damage: list[Damage] = []
         self.counts: Counter[str] = Counter()
-        self.last: dict[int, Batch] = {}
+        self.last: dict[int, dict[int, Batch]] = defaultdict(dict)
         self.gaps: list[tuple[int, int, int]] = []
+        self.open_gaps: dict[int, int] = {}
 
     def take(self, items: Iterable[Batch | Damage]) -> _Builder:
         for item in items:
@@ -156,17 +162,29 @@ class _Builder:
         fresh, missing, _ = self.readers[batch.stream].accept(batch)
         if not fresh:
             return
-        before = self.last.get(batch.stream)
-        if missing and before is not None:
-            self.gaps.append((batch.stream, _moments(before)[1], _moments(batch)[0]))
+        self._mind_gaps(batch, missing)
         if batch.count:
-            self.last[batch.stream] = batch
+            self.last[batch.stream][batch.kind] = batch
         if batch.strings:
             self._learn(batch)
         if not batch.known:
             self.counts["unknown"] += 1
         elif batch.count:
             self.parts[batch.kind].append(self._columns(batch))
+
+    def _mind_gaps(self, batch: Batch, missing: int) -> None:
+        """A gap opens where batches are missing, and closes at the next moment spoken of.
+
+        Batches of one drain are in no order of time, hence the margin on both sides.
+        """
+        stream = batch.stream
+        if missing:
+            newest = max(map(_last_moment, self.last[stream].values()), default=0)
+            self.open_gaps.setdefault(stream, max(0, newest - _DRAIN_NS))
+        if stream in self.open_gaps and batch.count:
+            until = _last_moment(batch)
+            if until:
+                self.gaps.append((stream, self.open_gaps.pop(stream), until + _DRAIN_NS))
 
     def _learn(self, batch: Batch) -> None:
         """The stream's string ids as ids of the one table, from this batch on."""
@@ -209,7 +227,7 @@ class _Builder:
             dropped=sum(reader.drops for reader in self.readers.values()),
             unknown_kinds=self.counts["unknown"],
             damage=tuple(self.damage),
-            gaps=tuple(self.gaps),
+            gaps=(*self.gaps, *((stream, since, 0) for stream, since in self.open_gaps.items())),
         )
         return Capture(strings, tuple(infos.values()), intake, tables)
 
@@ -229,18 +247,18 @@ class _Builder:
         return Table(kind, columns)
 
 
-def _moments(batch: Batch) -> tuple[int, int]:
-    """First and last moment that a batch speaks of; zeros if it has no times."""
+def _last_moment(batch: Batch) -> int:
+    """Last moment that a batch speaks of; 0 if it has no times."""
     if not batch.known:
-        return 0, 0
-    times = [
-        np.frombuffer(data, "<i8")
-        for column, data in zip(BY_ID[batch.kind].columns, batch.columns, strict=True)
-        if column.ctype == "i64" and data
-    ]
-    moments = np.concatenate(times) if times else np.zeros(0, np.int64)
-    moments = moments[moments > 0]
-    return (int(moments.min()), int(moments.max())) if len(moments) else (0, 0)
+        return 0
+    return max(
+        (
+            int(np.frombuffer(data, "<i8").max())
+            for column, data in zip(BY_ID[batch.kind].columns, batch.columns, strict=True)
+            if column.ctype == "i64" and data
+        ),
+        default=0,
+    )
 
 
 def kind_names() -> tuple[str, ...]:

@@ -40,7 +40,11 @@ class Windows:
 
 def windows(capture: Capture, processes: I64, bounds: tuple[int, int]) -> Windows:
     """Windows of loss for each of the processes (by id, in the order given)."""
-    everywhere = [*_lost(capture, _ALL_HOPS, bounds[0]), *_gaps(capture), *_off(capture, bounds)]
+    everywhere = [
+        *_lost(capture, _ALL_HOPS, bounds[0]),
+        *_gaps(capture, bounds),
+        *_off(capture, bounds),
+    ]
     agents = {info.tgid for info in capture.streams if info.producer == "vllm"}
     in_agents = everywhere + _lost(capture, _AGENT_HOPS, bounds[0])
     merged = {True: _union(in_agents), False: _union(everywhere)}
@@ -51,6 +55,11 @@ def windows(capture: Capture, processes: I64, bounds: tuple[int, int]) -> Window
         np.concatenate([empty, *(part[0] for part in parts)]),
         np.concatenate([empty, *(part[1] for part in parts)]),
     )
+
+
+def kernel_streams(capture: Capture) -> set[int]:
+    """Streams of the kernel probes; by its usual number where no batch says who wrote it."""
+    return {info.stream for info in capture.streams if info.producer == "ebpf"} or {2}
 
 
 def _lost(capture: Capture, hops: tuple[str, ...], begin: int) -> list[tuple[int, int]]:
@@ -64,10 +73,14 @@ def _lost(capture: Capture, hops: tuple[str, ...], begin: int) -> list[tuple[int
     ]
 
 
-def _gaps(capture: Capture) -> list[tuple[int, int]]:
+def _gaps(capture: Capture, bounds: tuple[int, int]) -> list[tuple[int, int]]:
     """Batches missing from the kernel's stream."""
-    kernel = {info.stream for info in capture.streams if info.producer == "ebpf"} or {2}
-    return [(since, until) for stream, since, until in capture.intake.gaps if stream in kernel]
+    kernel = kernel_streams(capture)
+    return [
+        (since or bounds[0], until or max(since, bounds[1]))
+        for stream, since, until in capture.intake.gaps
+        if stream in kernel
+    ]
 
 
 def _off(capture: Capture, bounds: tuple[int, int]) -> list[tuple[int, int]]:

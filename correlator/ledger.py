@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpucorrelate.correlator.gaps import kernel_streams
 from gpucorrelate.correlator.report.values import Ledger, LedgerLine
 from gpucorrelate.probes.wire.schema import CapabilityState
 
@@ -130,11 +131,16 @@ def doubts(capture: Capture, states: States, steps: Steps, request: Request) -> 
 
 
 def _reach(capture: Capture, request: Request) -> bool:
-    """Whether batches may be missing from a request's time."""
+    """Whether batches may be missing from a request's time.
+
+    Those of the kernel's stream are no doubt of their own: nothing is believed there.
+    """
+    kernel = kernel_streams(capture)
     return not capture.intake.gaps or any(
-        min(since, until or since) - _LATE_NS <= request.end_ns
-        and (not until or max(since, until) + _LATE_NS >= request.arrival_ns)
-        for _, since, until in capture.intake.gaps
+        since - _LATE_NS <= request.end_ns
+        and (not until or until + _LATE_NS >= request.arrival_ns)
+        for stream, since, until in capture.intake.gaps
+        if stream not in kernel
     )
 
 

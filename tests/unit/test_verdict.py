@@ -319,6 +319,7 @@ def test_batches_that_are_missing_keep_from_a_verdict_about_where_they_were() ->
         return Run.of(replace(capture, intake=intake)).request("x-1").verdict.doubts
 
     assert doubts(missing=0) == ()
+    assert doubts((2, 2_000 * US, 2_500 * US)) == ()  # the path there is unobserved
     missing = ("batches missing from the recording",)
     assert doubts((4, 2_000 * US, 2_500 * US)) == missing
     assert doubts((4, 1_000_000 * US, 0)) == missing  # a second late, as batches may be
