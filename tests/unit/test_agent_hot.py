@@ -324,6 +324,46 @@ def test_a_hook_of_wrong_things_is_refused(agent):
             hot._native.Hook(*arguments)
 
 
+def test_what_was_not_made_does_nothing():
+    hook = hot._native.Hook.__new__(hot._native.Hook)
+    with pytest.raises(TypeError, match="not made"):
+        hook()
+    store = hot.Store.__new__(hot.Store)
+    assert store.put(()) is False
+    assert store.put((1,)) is False
+    assert (len(store), store.take()) == (0, b"")
+
+
+def test_lists_that_change_while_they_are_compared_are_no_crash(agent):
+    """Attributes may be properties, and other threads run while those do."""
+    made = install(agent)
+    agent.started("s")
+    processor = made.OutputProcessor()
+    outputs: list = []
+
+    class Output:
+        finish_reason = None
+        new_token_ids = (1,)
+
+        @property
+        def request_id(self):
+            if self.wild:
+                outputs.clear()
+                for one in gc.get_objects():
+                    if type(one) is rowsets.ListRowsets:
+                        one.ids, one.counts = None, None
+                gc.collect()
+            return "r"
+
+        def __init__(self, wild):
+            self.wild = wild
+
+    outputs[:] = [Output(False) for _ in range(9)]
+    processor.process_outputs(outputs, 1.0)
+    outputs[:] = [Output(at == 4) for at in range(9)]
+    processor.process_outputs(outputs, 1.0)
+
+
 def test_the_fast_paths_can_be_left_out():
     code = "from gpucorrelate.probes.agents import hot; print(hot.NATIVE, hot.Store.__module__)"
     done = subprocess.run(

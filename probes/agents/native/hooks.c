@@ -31,6 +31,10 @@ static PyObject *hook_call(PyObject *self, PyObject *args, PyObject *kwargs)
 {
 	struct hook *h = (struct hook *)self;
 
+	if (!h->part) {
+		PyErr_SetString(PyExc_TypeError, "a hook that was not made");
+		return NULL;
+	}
 	/* A step's first call attaches, dormant or not. */
 	if (!h->part->on && h->kind != STEP)
 		return PyObject_Call(h->original, args, kwargs);

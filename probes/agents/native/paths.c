@@ -51,7 +51,8 @@ static Py_ssize_t length(PyObject *of, PyObject *name)
 
 static int same(PyObject *a, PyObject *b)
 {
-	int equal = PyObject_RichCompareBool(a, b, Py_EQ);
+	/* A list that another thread shortened gives NULL. */
+	int equal = a && b ? PyObject_RichCompareBool(a, b, Py_EQ) : -1;
 
 	if (equal < 0)
 		PyErr_Clear();
@@ -423,6 +424,9 @@ static int updated(struct hook *h, struct gpc_steps_memo *steps, PyObject *resul
 		return 0;
 	at = PyLong_FromLongLong(row[0]);
 	ids = at ? PyDict_GetItemWithError(memo->in_flight, at) : NULL;
+	/* Attributes may be anybody's code: what they could take away is held meanwhile. */
+	Py_XINCREF(ids);
+	Py_INCREF(item);
 	outputs = attr(item, gpc_name.outputs);
 	if (ids && ids == memo->output_ids && one_each(outputs, ids)) {
 		row[6] = PyList_Size(outputs);
@@ -435,6 +439,8 @@ static int updated(struct hook *h, struct gpc_steps_memo *steps, PyObject *resul
 	PyErr_Clear();
 	Py_XDECREF(outputs);
 	Py_XDECREF(at);
+	Py_XDECREF(ids);
+	Py_DECREF(item);
 	return yes;
 }
 
@@ -544,24 +550,33 @@ static PyObject *run(struct hook *h, PyObject *args, PyObject *kwargs)
 static long long stated_tokens(struct hook *h, PyObject *outputs)
 {
 	struct gpc_list_memo *stated = (struct gpc_list_memo *)h->memo;
+	PyObject *ids = stated->ids, *counts = stated->counts;
 	Py_ssize_t n = PyList_Check(outputs) ? PyList_Size(outputs) : -1;
 	long long tokens = 0;
 
-	if (n < 1 || stated->version != h->drops->version || !stated->ids || !stated->counts ||
-	    !PyList_Check(stated->ids) || PyList_Size(stated->ids) != n ||
-	    !PyList_Check(stated->counts) || PyList_Size(stated->counts) != n)
+	if (n < 1 || stated->version != h->drops->version || !ids || !counts ||
+	    !PyList_Check(ids) || PyList_Size(ids) != n || !PyList_Check(counts) ||
+	    PyList_Size(counts) != n)
 		return -1;
-	for (Py_ssize_t i = 0; i < n; i++) {
-		PyObject *output = PyList_GetItem(outputs, i),
-			 *id = attr(output, gpc_name.request_id);
-		int yes = id && same(id, PyList_GetItem(stated->ids, i));
-		long long count = PyLong_AsLongLong(PyList_GetItem(stated->counts, i));
+	Py_INCREF(ids);
+	Py_INCREF(counts);
+	for (Py_ssize_t i = 0; i < n && tokens >= 0; i++) {
+		PyObject *output = PyList_GetItem(outputs, i), *id, *count;
 
+		Py_XINCREF(output);
+		id = attr(output, gpc_name.request_id);
+		count = PyList_GetItem(counts, i);
+		if (id && count && same(id, PyList_GetItem(ids, i)) &&
+		    PyLong_AsLongLong(count) == length(output, gpc_name.new_token_ids))
+			tokens += PyLong_AsLongLong(count);
+		else
+			tokens = -1;
 		Py_XDECREF(id);
-		if (!yes || count != length(output, gpc_name.new_token_ids))
-			return PyErr_Clear(), -1;
-		tokens += count;
+		Py_XDECREF(output);
 	}
+	PyErr_Clear();
+	Py_DECREF(ids);
+	Py_DECREF(counts);
 	return tokens;
 }
 
