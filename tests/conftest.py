@@ -19,11 +19,16 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from hypothesis import settings
 
 from tests.engine.server import missing_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+
+# No test asserts an absolute time: an example that takes long says that the machine is busy.
+settings.register_profile("gpucorrelate", deadline=None)
+settings.load_profile("gpucorrelate")
 
 ROOT = Path(__file__).resolve().parents[1]
 _PR_SET_CHILD_SUBREAPER = 36
