@@ -107,8 +107,8 @@ def event_docs() -> str:
         "",
         f"Schema version {schema.SCHEMA_VERSION}. Every event that exists, as it travels and as"
         " it is stored: one table per kind, one array per column. Times are nanoseconds of"
-        " CLOCK_MONOTONIC. `str` is a number that the stream's string table resolves; 0 is no"
-        " text.",
+        " CLOCK_MONOTONIC, unless the recording's meta `clock` names another. `str` is a number"
+        " that the stream's string table resolves; 0 is no text.",
         "",
         "Kinds and columns are only ever appended; an id is never used again and a column never"
         " changes its type or its meaning. A column that an older writer did not know reads as"

@@ -14,6 +14,7 @@ GpucorrelateError                 base; carries an exit code and a hint
 |   +-- NotAnEngineError          no engine agent in it
 +-- StoreError                    recordings: unreadable, truncated, disk full
 |   +-- RecordingError            a file that is not (or no longer) a recording
++-- TraceError                    another tool's trace that cannot be read
 +-- DaemonError                   the daemon: absent, unreachable, refusing
 |   +-- DaemonUnreachableError    nothing listens on the control socket
 |   +-- ControlError              the daemon answered with an error
@@ -108,6 +109,12 @@ class StoreError(GpucorrelateError):
 
 class RecordingError(StoreError):
     """A file that is not, or is no longer, a recording."""
+
+    exit_code = EXIT_BAD_DATA
+
+
+class TraceError(GpucorrelateError):
+    """Another tool's trace that cannot be read."""
 
     exit_code = EXIT_BAD_DATA
 

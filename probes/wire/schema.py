@@ -199,6 +199,47 @@ class CapabilityState(enum.IntEnum):
     DEGRADED = 3
 
 
+class ApiKind(enum.IntEnum):
+    """Which interface an API call belongs to."""
+
+    RUNTIME = 1
+    DRIVER = 2
+
+
+class GpuOpKind(enum.IntEnum):
+    """What a device did."""
+
+    KERNEL = 1
+    MEMCPY = 2
+    MEMSET = 3
+
+
+class CopyKind(enum.IntEnum):
+    """From where to where a copy went; CUPTI's numbers."""
+
+    UNKNOWN = 0
+    HTOD = 1
+    DTOH = 2
+    HTOA = 3
+    ATOH = 4
+    ATOA = 5
+    ATOD = 6
+    DTOA = 7
+    DTOD = 8
+    HTOH = 9
+    PTOP = 10
+
+
+class SyncKind(enum.IntEnum):
+    """What a synchronisation waited for; CUPTI's numbers."""
+
+    UNKNOWN = 0
+    EVENT = 1
+    STREAM_WAIT_EVENT = 2  # a stream waits for an event; the calling thread goes on
+    STREAM = 3
+    CONTEXT = 4
+
+
 class SessionEvent(enum.IntEnum):
     """What happened to a session."""
 
@@ -522,20 +563,74 @@ KINDS: tuple[Kind, ...] = (
             _c("detail", "str", "command line, or why it ended"),
         ),
     ),
+    Kind(
+        24,
+        "clock_pair",
+        "One reading of another clock between two of CLOCK_MONOTONIC.",
+        (
+            _c("t_ns", "i64", "middle of the two readings of CLOCK_MONOTONIC"),
+            _c("width_ns", "u64", "time between them"),
+            _c("clock", "str", "the other clock"),
+            _c("other", "u64", "its reading, in its own unit"),
+        ),
+    ),
+    Kind(
+        27,
+        "cuda_api",
+        "A call of the CUDA or HIP API; the stream's meta tells the clock.",
+        (
+            _c("pid", "u32", "process that called"),
+            _TID,
+            _c("name", "str", "function"),
+            _c("api", "u8", "ApiKind"),
+            _c("correlation", "u64", "correlation id, unique in its process only; 0: none"),
+            _c("start_ns", "i64", "the call began"),
+            _c("end_ns", "i64", "it returned"),
+        ),
+    ),
+    Kind(
+        28,
+        "gpu_op",
+        "A kernel, copy or fill on a device.",
+        (
+            _c("pid", "u32", "process that owns it; 0: unknown"),
+            _c("device", "u32", "device number as that process sees it"),
+            _c("context", "u32", "context; 0: unknown"),
+            _c("gpu_stream", "u64", "stream on the device; all bits set: none"),
+            _c("op", "u8", "GpuOpKind"),
+            _c("name", "str", "kernel name, or what is copied or filled"),
+            _c("correlation", "u64", "that of the call that launched it; 0: none"),
+            _c("graph", "u64", "graph it is a node of; 0: none or unknown"),
+            _c("graph_node", "u64", "node of that graph; 0: none or unknown"),
+            _c("start_ns", "i64", "it began on the device; 0: not recorded"),
+            _c("end_ns", "i64", "it ended there"),
+            _c("bytes", "u64", "bytes copied or filled; 0: none or unknown"),
+            _c("copy", "u8", "CopyKind"),
+        ),
+    ),
+    Kind(
+        29,
+        "gpu_sync",
+        "A synchronisation, as the driver's activity records tell it.",
+        (
+            _c("pid", "u32", "process that owns it; 0: unknown"),
+            _c("device", "u32", "device number as that process sees it"),
+            _c("context", "u32", "context; 0: unknown"),
+            _c("sync", "u8", "SyncKind"),
+            _c("gpu_stream", "u64", "stream that was waited for; all bits set: none"),
+            _c("event", "u64", "event that was waited for; all bits set: none"),
+            _c("correlation", "u64", "that of the call; 0: none"),
+            _c("start_ns", "i64", "the wait began"),
+            _c("end_ns", "i64", "it ended"),
+        ),
+    ),
 )
 
 BY_ID: dict[int, Kind] = {kind.id: kind for kind in KINDS}
 BY_NAME: dict[str, Kind] = {kind.name: kind for kind in KINDS}
 
 #: Ids spoken for by kinds of the design that are not written yet; never reuse them.
-RESERVED_IDS = {
-    4: "oncpu_sample",
-    24: "clock_pair",
-    25: "counter",
-    27: "cuda_api",
-    28: "gpu_op",
-    29: "gpu_sync",
-}
+RESERVED_IDS = {4: "oncpu_sample", 25: "counter"}
 
 
 class KernelRecord(enum.IntEnum):

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Imported traces as the frames of one recording: a stream per process."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from typing import TYPE_CHECKING
+
+from gpucorrelate.probes.importers.rows import numbered
+from gpucorrelate.probes.wire.frame import StreamWriter, columns_of
+from gpucorrelate.probes.wire.schema import BY_NAME, SessionEvent, WorkerPhase
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gpucorrelate.probes.importers.rows import (
+        ImportedTrace,
+        ProcessTrace,
+        Rows,
+        StepMatcher,
+        StepRange,
+    )
+
+_ROWS_PER_BATCH = 4096
+
+
+def frames_of(traces: Sequence[ImportedTrace], matcher: StepMatcher) -> Iterator[bytes]:
+    """The frames of a recording that holds all the traces.
+
+    Stream 1 is the importer's own: who wrote what, which clock, what could not be read.
+    """
+    own = StreamWriter(1)
+    first_ns, last_ns = _span(traces)
+    processes = [process for trace in traces for process in trace.processes]
+    yield from _rows(own, "meta", _facts(traces, first_ns))
+    yield from _rows(
+        own,
+        "stream",
+        [(i, p.pid, 0, "import", p.role) for i, p in enumerate(processes, 2)],
+    )
+    session = "import"
+    begin, end = int(SessionEvent.ATTACHED), int(SessionEvent.DETACHED)
+    yield from _rows(own, "session", [(first_ns, begin, 0, session, "imported")])
+    for number, process in enumerate(processes, 2):
+        yield from _process(StreamWriter(number), process, matcher.steps(process.ranges))
+    for trace in traces:
+        lost = [
+            (last_ns, 0, f"import.{trace.tool}", f"{trace.source}: {what}", count)
+            for what, count in trace.problems.lines()
+        ]
+        if lost:
+            yield from _rows(own, "loss", lost)
+    yield from _rows(own, "session", [(last_ns, end, 0, session, "end of the trace")])
+
+
+def _facts(traces: Sequence[ImportedTrace], first_ns: int) -> list[Sequence[int | str | None]]:
+    facts = [("clock", "trace")]
+    for trace in traces:
+        facts += [("import", f"{trace.tool}: {trace.source}"), *trace.facts.items()]
+    return [(first_ns, key, value) for key, value in facts]
+
+
+def _span(traces: Sequence[ImportedTrace]) -> tuple[int, int]:
+    """First and last moment of anything that has a valid time."""
+    starts: list[int] = []
+    ends: list[int] = []
+    for trace in traces:
+        for process in trace.processes:
+            for rows in (process.api, process.ops):
+                start, end = rows.times()
+                starts.append(min((t for t in start if t > 0), default=0))
+                ends.append(max(end, default=0))
+    return min((t for t in starts if t > 0), default=0), max(ends, default=0)
+
+
+def _process(
+    writer: StreamWriter, process: ProcessTrace, steps: Sequence[StepRange]
+) -> Iterator[bytes]:
+    for rows in (process.api, process.ops, process.syncs):
+        yield from _table(writer, rows)
+    known = numbered(steps)
+    execute = int(WorkerPhase.EXECUTE)
+    yield from _rows(
+        writer,
+        "worker_step",
+        [(n, s.tid, process.rank, execute, s.start_ns, s.end_ns, 0) for n, s in known],
+    )
+    yield from _rows(writer, "span", [(s.tid, s.name, s.start_ns, s.end_ns, n) for n, s in known])
+
+
+def _table(writer: StreamWriter, rows: Rows) -> Iterator[bytes]:
+    """Columns in batches, so that no string id is used again before it was written."""
+    texts = list(rows.texts)
+    for at in range(0, len(rows), _ROWS_PER_BATCH):
+        packed = []
+        for column, values in zip(rows.kind.columns, rows.columns, strict=True):
+            part = values[at : at + _ROWS_PER_BATCH]
+            if column.ctype == "str":
+                part = array("Q", (writer.strings.id(texts[i]) for i in part))
+            narrow = array(column.code, part)
+            if sys.byteorder == "big":
+                narrow.byteswap()
+            packed.append(narrow.tobytes())
+        count = min(_ROWS_PER_BATCH, len(rows) - at)
+        yield from writer.frames(rows.kind, count, packed)
+
+
+def _rows(
+    writer: StreamWriter, kind_name: str, rows: Sequence[Sequence[int | str | None]]
+) -> Iterator[bytes]:
+    kind = BY_NAME[kind_name]
+    for at in range(0, len(rows), _ROWS_PER_BATCH):
+        part = rows[at : at + _ROWS_PER_BATCH]
+        yield from writer.frames(kind, len(part), columns_of(kind, part, writer.strings))

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an importer collects: columns of integers per process, and what it could not read."""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gpucorrelate.probes.wire.schema import BY_NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpucorrelate.probes.wire.schema import Kind
+
+#: ``gpu_stream`` and ``event`` where there is none.
+NONE_U64 = (1 << 64) - 1
+_LIMITS = {"u8": 0xFF, "u16": 0xFFFF, "u32": 0xFFFFFFFF, "str": 0xFFFFFFFF, "u64": NONE_U64}
+_I64 = 1 << 63
+#: Places of unreadable things that are named one by one; the rest is only counted.
+_NAMED = 3
+
+#: Ranges that mark a step when the user names none; the first that matches anything counts.
+STEP_PATTERNS = (r"^execute_", r"^ProfilerStep\b")
+
+
+@dataclass
+class Problems:
+    """What could not be read, by kind, with the places of the first few of each."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    places: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, what: str, place: str = "", count: int = 1) -> None:
+        """Count something that could not be read, and remember where the first few were."""
+        self.counts[what] += count
+        known = self.places.setdefault(what, [])
+        if place and len(known) < _NAMED:
+            known.append(place)
+
+    def lines(self) -> list[tuple[str, int]]:
+        """What, with its first places, and how often."""
+        return [
+            (f"{what} at {', '.join(self.places[what])}" if self.places[what] else what, count)
+            for what, count in self.counts.items()
+        ]
+
+
+class Rows:
+    """Rows of one kind as columns; texts are kept once.
+
+    Memory is that of the columns: 8 bytes a value.
+    """
+
+    def __init__(self, kind_name: str, texts: dict[str, int]) -> None:
+        self.kind: Kind = BY_NAME[kind_name]
+        self.texts = texts
+        self.columns = [array("q" if c.ctype == "i64" else "Q") for c in self.kind.columns]
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    def add(self, values: Sequence[int | str]) -> None:
+        """Add a row, in the order of the schema's columns.
+
+        Raises:
+            OverflowError: a value that no such column can hold; nothing was added.
+        """
+        numbers = [
+            value if isinstance(value, int) else self.texts.setdefault(value, len(self.texts))
+            for value in values
+        ]
+        for column, number in zip(self.kind.columns, numbers, strict=True):
+            if column.ctype == "i64":
+                fits = -_I64 <= number < _I64
+            else:
+                fits = 0 <= number <= _LIMITS[column.ctype]
+            if not fits:
+                raise OverflowError(f"{column.name} is {number}")
+        for values_of, number in zip(self.columns, numbers, strict=True):
+            values_of.append(number)
+
+    def times(self) -> tuple[array[int], array[int]]:
+        """The columns of starts and ends."""
+        return (
+            self.columns[self.kind.index("start_ns")],
+            self.columns[self.kind.index("end_ns")],
+        )
+
+
+@dataclass(frozen=True)
+class StepRange:
+    """A named range that marks a step on a thread."""
+
+    name: str
+    tid: int
+    start_ns: int
+    end_ns: int
+
+
+class ProcessTrace:
+    """Everything of one process.
+
+    Attributes:
+        pid: Process id as the trace has it; 0 is unknown.
+        role: Words for it: ``rank 3``.
+        rank: Its rank, for the workers' steps.
+        ranges: Named ranges that may be steps.
+    """
+
+    def __init__(self, pid: int, role: str = "", rank: int = 0) -> None:
+        self.pid = pid
+        self.role = role
+        self.rank = rank
+        self.texts: dict[str, int] = {"": 0}
+        self.api = Rows("cuda_api", self.texts)
+        self.ops = Rows("gpu_op", self.texts)
+        self.syncs = Rows("gpu_sync", self.texts)
+        self.ranges: list[StepRange] = []
+
+
+@dataclass
+class ImportedTrace:
+    """What one file held.
+
+    Attributes:
+        source: The file's name.
+        tool: Whose format it is.
+        processes: One or more.
+        problems: What could not be read.
+        facts: More about it, for the recording's ``meta``.
+    """
+
+    source: str
+    tool: str
+    processes: list[ProcessTrace]
+    problems: Problems
+    facts: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def gpu_records(self) -> int:
+        """Kernels, copies and fills in it."""
+        return sum(len(process.ops) for process in self.processes)
+
+
+class StepMatcher:
+    """Which named ranges are kept because they may be steps.
+
+    Args:
+        pattern: A regular expression that the user gave; empty for the usual names.
+    """
+
+    def __init__(self, pattern: str = "") -> None:
+        self.patterns = [re.compile(p) for p in ((pattern,) if pattern else STEP_PATTERNS)]
+
+    def may_be(self, name: str) -> bool:
+        """Whether a range of that name may be a step."""
+        return any(pattern.search(name) for pattern in self.patterns)
+
+    def steps(self, ranges: Sequence[StepRange]) -> list[StepRange]:
+        """The steps among a process's ranges, in order of time.
+
+        The first pattern that matches any decides. Of ranges of one thread that lie within
+        each other the outermost is the step.
+        """
+        for pattern in self.patterns:
+            found = [r for r in ranges if pattern.search(r.name)]
+            if found:
+                return _outermost(found)
+        return []
+
+
+def _outermost(ranges: Sequence[StepRange]) -> list[StepRange]:
+    until: dict[int, int] = {}
+    kept = []
+    for one in sorted(ranges, key=lambda r: (r.start_ns, -r.end_ns)):
+        if one.start_ns >= until.get(one.tid, one.start_ns):
+            until[one.tid] = one.end_ns
+            kept.append(one)
+    return kept
+
+
+_NUMBER = re.compile(r"#(\d{1,15})$")
+
+
+def numbered(steps: Sequence[StepRange]) -> list[tuple[int, StepRange]]:
+    """Steps with their numbers: those in their names, or 1, 2, 3 where not all have their own."""
+    found = [_NUMBER.search(step.name) for step in steps]
+    numbers = [int(match[1]) for match in found if match]
+    if len(set(numbers)) != len(steps) or 0 in numbers:
+        numbers = list(range(1, len(steps) + 1))
+    return list(zip(numbers, steps, strict=True))
