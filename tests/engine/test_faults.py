@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from gpucorrelate.probes.agents.transport import Pace
 from gpucorrelate.probes.wire.schema import StepStatus
 from tests.engine.client import Load, Result, load, mixed_requests
 from tests.engine.daemon import DaemonProcess, ingest_env, running_daemon
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.engine, pytest.mark.kernel]
 
 _STREAMS = 30
-_CATCH_UP_NS = 1_500_000_000
+#: An agent sends this often; what the daemon had not read when it died may be as old.
+_TICK_NS = int(Pace().tick_s * 1e9)
+_CATCH_UP_NS = 1_500_000_000 + _TICK_NS
 
 
 def _finish(busy: Load) -> list[Result]:
@@ -79,7 +82,7 @@ def test_daemon_killed_and_restarted_under_load(server: EngineServer, folder: Pa
             capture = capture_of(second.client, session.session, results)
     traced = Traced.of(ASYNC, server.pid, results, capture)
     reports = traced.reports()
-    before = [r for r in results if r.end_ns < killed_ns - 200_000_000]
+    before = [r for r in results if r.end_ns < killed_ns - _TICK_NS - 300_000_000]
     # What agents kept while the daemon was down comes first, and some of it was dropped.
     after = [r for r in results if r.start_ns > back_ns + _CATCH_UP_NS]
     assert before
