@@ -11,6 +11,7 @@ is no compiler, and what the fast paths fall back to for everything that is not 
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import struct
@@ -251,4 +252,4 @@ def accelerated(
     hook: Callable[..., Any] = _native.Hook(
         kind, pure, original, part, drops, mark, follow, *stores, memo, slow, slower
     )
-    return hook
+    return functools.update_wrapper(hook, pure)

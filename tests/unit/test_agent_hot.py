@@ -3,23 +3,28 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import inspect
 import os
+import pickle
 import random
+import re
+import signal
 import struct
 import subprocess
 import sys
 import threading
 import tracemalloc
 import weakref
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from gpucorrelate.probes.agents import hot
 from gpucorrelate.probes.agents.agent import KINDS, Agent
-from gpucorrelate.probes.agents.buffers import Drops, FlatRows
+from gpucorrelate.probes.agents.buffers import DEFAULT_LIMIT, Drops, FlatRows
 from gpucorrelate.probes.agents.vllm import contract, engine, frontend, rowsets, worker
 from tests.unit.engine_peer import Failed, Script, install, run
 from tests.unit.test_agent_rowsets import Batch, Request
@@ -205,6 +210,101 @@ def test_hooks_look_like_what_they_wrap(agent):
     assert made.MsgpackEncoder.encode(made.MsgpackEncoder(), obj=3) == [3]
 
 
+def test_a_hook_is_copied_and_referred_to_like_a_function(agent, monkeypatch):
+    made = install(agent)
+    hook = made.MsgpackEncoder.__dict__["encode"]
+    assert copy.copy(hook) is hook
+    assert copy.deepcopy({"of": hook})["of"] is hook
+    assert weakref.ref(hook)() is hook
+    encoder = made.MsgpackEncoder()
+    assert weakref.WeakMethod(encoder.encode)() == encoder.encode
+    monkeypatch.setattr(hook, "__module__", __name__)
+    monkeypatch.setattr(hook, "__qualname__", "hooked")
+    monkeypatch.setitem(globals(), "hooked", hook)
+    assert pickle.loads(pickle.dumps(hook)) is hook
+    core = made.EngineCore(Batch(), False)
+    core.add_request(None)
+    execute = core.model_executor.execute_model
+    assert type(execute).__name__ == "Hook"
+    assert execute.__name__ == "execute_model"
+    assert "kwargs" in inspect.signature(execute).parameters
+
+
+class _Ends:
+    """Of no length: what is called meanwhile is the signal handler that ends the process."""
+
+    def __init__(self, after: int = 0) -> None:
+        self.left = after
+
+    def __len__(self) -> int:
+        self.left -= 1
+        if self.left == -1:
+            signal.raise_signal(signal.SIGUSR1)
+        return 0
+
+
+def _end(*_):
+    raise SystemExit(3)
+
+
+@pytest.fixture
+def _signalled():
+    before = signal.signal(signal.SIGUSR1, _end)
+    yield
+    signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.usefixtures("_signalled")
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize(
+    ("attribute", "after", "executed"),
+    [("waiting", 0, False), ("finished_req_ids", 0, True), ("finished_req_ids", 1, True)],
+)
+def test_what_ends_the_engine_is_not_a_hooks_to_keep(
+    agent, monkeypatch, native, attribute, after, executed
+):
+    """A signal handler raises in whatever Python runs, and that may be a hook's."""
+    if not native:
+        monkeypatch.setattr(hot, "_native", None)
+    made = install(agent)
+    agent.started("s")
+    batch = Batch({"a": Request("a", 1, 1, 2)})
+    core = made.EngineCore(batch, False)
+    for last in (False, False, True):
+        core.scheduler.plan = plan = batch.plan(8)
+        plan.total_num_scheduled_tokens = 1
+        output = SimpleNamespace(request_id="a", new_token_ids=[1])
+        core.scheduler.outputs = {0: SimpleNamespace(outputs=[output], timestamp=1.5)}
+        core.runner.input_batch._req_ids = []
+        if not last:
+            core.step(False)
+    setattr(core.scheduler, attribute, _Ends(after))
+    with pytest.raises(SystemExit) as caught:
+        core.step(False)
+    assert caught.value.code == 3
+    assert bool(core.runner.input_batch._req_ids) is executed
+    setattr(core.scheduler, attribute, [])
+    core.scheduler.plan = batch.plan(8)
+    assert core.step(False) is core.scheduler.outputs
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_what_ends_the_engine_while_a_row_is_refused(monkeypatch, tmp_path, native):
+    if not native:
+        monkeypatch.setattr(hot, "_native", None)
+    monkeypatch.setattr(Drops, "add", _end)
+    agent = Agent("vllm", str(tmp_path / "nobody"))
+    made = install(agent)
+    agent.started("s")
+    encoder, full = made.MsgpackEncoder(), agent.rows("span")
+    while len(full) < DEFAULT_LIMIT:
+        encoder.encode(1)
+    with pytest.raises(SystemExit):
+        encoder.encode(1)
+    with pytest.raises(SystemExit):
+        full.put((1, 2, 3, 4, 5))
+
+
 @pytest.mark.parametrize("on", [False, True])
 def test_exceptions_pass_as_they_are(agent, on):
     made = install(agent)
@@ -274,6 +374,14 @@ def test_a_forked_childs_rows_carry_its_own_thread(agent):
     os.close(read)
     os.close(write)
     assert seen == own == child
+
+
+def test_the_sources_have_no_format_with_a_length():
+    """What it takes depends on the headers built with, which are another Python's."""
+    sources = sorted((Path(hot.__file__).parent / "native").glob("*.c"))
+    assert sources
+    for path in sources:
+        assert not re.findall(r'"\w*[syzu]#[^"\n]*"', path.read_text()), path.name
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -362,6 +470,120 @@ def test_lists_that_change_while_they_are_compared_are_no_crash(agent):
     processor.process_outputs(outputs, 1.0)
     outputs[:] = [Output(at == 4) for at in range(9)]
     processor.process_outputs(outputs, 1.0)
+
+
+class _Output(SimpleNamespace):
+    """A scheduler's output with attributes that are anybody's code."""
+
+    def __setattr__(self, name, value):
+        if name == "_gpucorrelate_step":
+            self.then()
+        super().__setattr__(name, value)
+
+    @property
+    def scheduled_spec_decode_tokens(self):
+        self.then()
+        return {}
+
+
+def _without(owner, name):
+    delattr(owner, name)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda steps: _without(steps, "open"),
+        lambda steps: setattr(steps, "open", []),
+        lambda steps: setattr(steps, "open", None),
+        lambda steps: _without(steps, "rowsets"),
+        lambda steps: setattr(steps, "rowsets", None),
+        lambda steps: _without(steps.rowsets, "ids"),
+        lambda steps: _without(steps.rowsets, "in_flight"),
+        lambda steps: setattr(steps.rowsets, "in_flight", []),
+        lambda steps: _without(steps.rowsets, "scheduled"),
+        lambda steps: setattr(steps.rowsets, "scheduled", None),
+    ],
+)
+@pytest.mark.parametrize("during", [False, True])
+def test_memos_that_change_while_a_step_begins_are_no_crash(agent, change, during):
+    made = install(agent)
+    agent.started("s")
+    batch = Batch({"a": Request("a", 1, 1, 2)})
+    core = made.EngineCore(batch, False)
+    for last in (False, False, True):
+        plan = vars(batch.plan(8)) | {"total_num_scheduled_tokens": 1}
+        del plan["scheduled_spec_decode_tokens"]
+        core.scheduler.plan = _Output(**plan, then=lambda: None)
+        core.scheduler.outputs = {}
+        if not last:
+            core.step(False)
+    steps, changes = core._gpucorrelate_steps, [change]
+    if during:
+        core.scheduler.plan.then = lambda: changes.pop()(steps) if changes else None
+    else:
+        change(steps)
+    assert core.step(False) is core.scheduler.outputs
+
+
+def test_ids_that_change_while_they_are_compared_are_no_crash(agent):
+    class Id(str):
+        __hash__ = str.__hash__
+
+        def __eq__(self, other):
+            for one in gc.get_objects():
+                if type(one) is rowsets.ListRowsets and one.ids:
+                    one.ids[:] = ["other"]
+            return NotImplemented
+
+    made = install(agent)
+    agent.started("s")
+    processor = made.OutputProcessor()
+    for kind in (Id, str):
+        output = SimpleNamespace(request_id=kind(1.5), new_token_ids=[1], finish_reason=None)
+        processor.process_outputs([output], 1.0)
+        del output  # what was stated alone refers to the id
+
+
+def test_a_result_seen_within_another_gives_back_its_type(agent):
+    made = install(agent)
+    agent.started("s")
+    core = made.EngineCore(Batch(), False)
+    core.add_request(None)
+
+    class First:
+        pass
+
+    class Second:
+        pass
+
+    class Third:
+        def __getattr__(self, name):
+            sample(Second())
+            raise AttributeError(name)
+
+    core.runner.sample_tokens = lambda result: result
+    sample = core.model_executor.sample_tokens
+    sample(First())
+    before = sys.getrefcount(First)
+    sample(Third())
+    assert sys.getrefcount(First) == before - 1
+
+
+def test_a_store_keeps_its_columns_and_a_hook_wants_its_own(agent):
+    part, drops = agent.part(contract.PART_SERIAL), agent.drops
+    store = hot.Store(5, 4, drops)
+    with pytest.raises(ValueError, match="made once"):
+        hot.Store.__init__(store, 64, 4, drops)
+    for columns in (4, 6, 64):
+        arguments = ("span", len, len, part, drops, 0, False, hot.Store(columns, 4, drops))
+        with pytest.raises(TypeError, match="no hook span"):
+            hot._native.Hook(*arguments, None, None, None, None)
+
+
+def test_a_number_beyond_any_descriptor_is_none():
+    with pytest.raises(OSError, match="descriptor"):
+        hot.identity((1 << 32) + 1)
 
 
 def test_the_fast_paths_can_be_left_out():

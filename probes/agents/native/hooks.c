@@ -9,27 +9,28 @@
 
 struct gpc_names gpc_name;
 
-/* How many stores, and of memos which type a hook of a kind works with. */
+/* Values in a row of each store that a hook of a kind works with, and the type of its memo. */
 struct shape {
 	const char *name;
-	int stores;
+	int rows, others;
 	PyTypeObject **memo;
 };
 
 static const struct shape shapes[KINDS] = {
-	[SPAN] = { "span", 1, NULL },
-	[STEP] = { "step", 0, NULL },
-	[EXECUTE] = { "execute", 2, &gpc_types.steps_memo },
-	[SAMPLE] = { "sample", 2, &gpc_types.steps_memo },
-	[UPDATE] = { "update", 1, &gpc_types.steps_memo },
-	[RUNNER_EXECUTE] = { "runner.execute", 1, NULL },
-	[RUNNER_SAMPLE] = { "runner.sample", 1, NULL },
-	[OUTPUTS] = { "outputs", 1, &gpc_types.list_memo },
+	[SPAN] = { "span", 5, 0, NULL },
+	[STEP] = { "step", 0, 0, NULL },
+	[EXECUTE] = { "execute", 10, 5, &gpc_types.steps_memo },
+	[SAMPLE] = { "sample", 5, 5, &gpc_types.steps_memo },
+	[UPDATE] = { "update", 8, 0, &gpc_types.steps_memo },
+	[RUNNER_EXECUTE] = { "runner.execute", 7, 0, NULL },
+	[RUNNER_SAMPLE] = { "runner.sample", 7, 0, NULL },
+	[OUTPUTS] = { "outputs", 6, 0, &gpc_types.list_memo },
 };
 
 static PyObject *hook_call(PyObject *self, PyObject *args, PyObject *kwargs)
 {
 	struct hook *h = (struct hook *)self;
+	PyObject *result;
 
 	if (!h->part) {
 		PyErr_SetString(PyExc_TypeError, "a hook that was not made");
@@ -38,28 +39,30 @@ static PyObject *hook_call(PyObject *self, PyObject *args, PyObject *kwargs)
 	/* A step's first call attaches, dormant or not. */
 	if (!h->part->on && h->kind != STEP)
 		return PyObject_Call(h->original, args, kwargs);
-	return gpc_actions[h->kind](h, args, kwargs);
+	result = gpc_actions[h->kind](h, args, kwargs);
+	if (gpc_kept && gpc_raise_kept())
+		Py_CLEAR(result);
+	return result;
 }
+
+static PyObject *method_type;
 
 /* A method when it is found in a class. */
 static PyObject *hook_get(PyObject *self, PyObject *of, PyObject *type)
 {
-	static PyObject *method;
-
 	(void)type;
 	if (!of || of == Py_None) {
 		Py_INCREF(self);
 		return self;
 	}
-	if (!method) {
-		PyObject *types = PyImport_ImportModule("types");
+	return PyObject_CallFunctionObjArgs(method_type, self, of, NULL);
+}
 
-		method = types ? PyObject_GetAttrString(types, "MethodType") : NULL;
-		Py_XDECREF(types);
-		if (!method)
-			return NULL;
-	}
-	return PyObject_CallFunctionObjArgs(method, self, of, NULL);
+/* Like a function it is copied as itself and pickled by its name. */
+static PyObject *hook_reduce(PyObject *self, PyObject *unused)
+{
+	(void)unused;
+	return PyObject_GetAttrString(self, "__qualname__");
 }
 
 static int find_kind(const char *name)
@@ -68,6 +71,14 @@ static int find_kind(const char *name)
 		if (!strcmp(shapes[kind].name, name))
 			return kind;
 	return -1;
+}
+
+/* Whether it is a store of so many columns, where one is wanted. */
+static int fits(PyObject *store, int columns)
+{
+	return !columns ||
+	       (PyObject_TypeCheck(store, gpc_types.store) &&
+		((struct gpc_store *)store)->width == columns * (Py_ssize_t)sizeof(long long));
 }
 
 /* Hook(kind, pure, original, part, drops, mark, follow, rows, others, memo, slow, slower) */
@@ -89,8 +100,7 @@ static int hook_init(PyObject *self, PyObject *args, PyObject *kwargs)
 			      &rows, &others, &memo, &slow, &slower))
 		return -1;
 	kind = find_kind(name);
-	if (kind < 0 || (shapes[kind].stores > 0 && !PyObject_TypeCheck(rows, gpc_types.store)) ||
-	    (shapes[kind].stores > 1 && !PyObject_TypeCheck(others, gpc_types.store)) ||
+	if (kind < 0 || !fits(rows, shapes[kind].rows) || !fits(others, shapes[kind].others) ||
 	    (shapes[kind].memo && !PyObject_TypeCheck(memo, *shapes[kind].memo))) {
 		PyErr_Format(PyExc_TypeError, "no hook %s of these", name);
 		return -1;
@@ -147,6 +157,8 @@ static void hook_dealloc(PyObject *self)
 	freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
 
 	PyObject_GC_UnTrack(self);
+	if (h->weak)
+		PyObject_ClearWeakRefs(self);
 	hook_clear(self);
 	Py_XDECREF(h->pure);
 	Py_XDECREF(h->original);
@@ -164,22 +176,23 @@ static void hook_dealloc(PyObject *self)
 
 static PyMemberDef hook_members[] = {
 	{ "__dictoffset__", T_PYSSIZET, offsetof(struct hook, dict), READONLY, NULL },
+	{ "__weaklistoffset__", T_PYSSIZET, offsetof(struct hook, weak), READONLY, NULL },
 	{ NULL, 0, 0, 0, NULL },
 };
 static PyGetSetDef hook_getset[] = {
 	{ "__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL },
 	{ NULL, NULL, NULL, NULL, NULL },
 };
+static PyMethodDef hook_methods[] = {
+	{ "__reduce__", hook_reduce, METH_NOARGS, NULL },
+	{ NULL, NULL, 0, NULL },
+};
 static PyType_Slot hook_slots[] = {
-	{ Py_tp_getset, hook_getset },
-	{ Py_tp_init, hook_init },
-	{ Py_tp_call, hook_call },
-	{ Py_tp_descr_get, hook_get },
-	{ Py_tp_members, hook_members },
-	{ Py_tp_traverse, hook_traverse },
-	{ Py_tp_clear, hook_clear },
-	{ Py_tp_dealloc, hook_dealloc },
-	{ 0, NULL },
+	{ Py_tp_getset, hook_getset },	   { Py_tp_methods, hook_methods },
+	{ Py_tp_init, hook_init },	   { Py_tp_call, hook_call },
+	{ Py_tp_descr_get, hook_get },	   { Py_tp_members, hook_members },
+	{ Py_tp_traverse, hook_traverse }, { Py_tp_clear, hook_clear },
+	{ Py_tp_dealloc, hook_dealloc },   { 0, NULL },
 };
 /* Called with its instance as first argument, without a method object for each call. */
 #define METHOD_DESCRIPTOR (1UL << 17)
@@ -192,6 +205,12 @@ static PyType_Spec hook_spec = {
 
 int gpc_add_hooks(PyObject *module)
 {
+	PyObject *types = PyImport_ImportModule("types");
+
+	method_type = types ? PyObject_GetAttrString(types, "MethodType") : NULL;
+	Py_XDECREF(types);
+	if (!method_type)
+		return -1;
 #define X(name)                                            \
 	gpc_name.name = PyUnicode_InternFromString(#name); \
 	if (!gpc_name.name)                                \

@@ -5,7 +5,6 @@
 
 /* One object for every Python of the engine's, 3.10 and newer. */
 #define Py_LIMITED_API 0x030A0000
-#define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <structmember.h>
 
@@ -100,7 +99,7 @@ extern struct gpc_names gpc_name;
 enum kind { SPAN, STEP, EXECUTE, SAMPLE, UPDATE, RUNNER_EXECUTE, RUNNER_SAMPLE, OUTPUTS, KINDS };
 
 struct hook {
-	PyObject_HEAD PyObject *pure, *original, *slow, *slower, *memo, *dict;
+	PyObject_HEAD PyObject *pure, *original, *slow, *slower, *memo, *dict, *weak;
 	struct gpc_switch *part;
 	struct gpc_counter *drops;
 	struct gpc_store *rows, *others;
@@ -119,8 +118,19 @@ extern PyObject *(*const gpc_actions[KINDS])(struct hook *, PyObject *, PyObject
 long long gpc_now(void);
 /* The calling thread's kernel id, asked for once in a thread. */
 long long gpc_tid(void);
-/* Keep a row; one that does not fit is counted. Leaves no exception behind. */
-void gpc_put(struct gpc_store *store, const long long *row);
+/* Keep a row; 0: it did not fit, and was counted. Leaves no exception behind. */
+int gpc_put(struct gpc_store *store, const long long *row);
+
+/*
+ * Drop the exception that is set, if any: what a hook's own work raises is not the engine's.
+ * But signal handlers end a process from whatever Python runs at the time, so what is no
+ * Exception (SystemExit, KeyboardInterrupt) is kept, to be raised where the engine sees it.
+ */
+void gpc_forgive(void);
+/* How many threads keep an exception: while it is 0 there is none to raise. */
+extern int gpc_kept;
+/* Raise what the calling thread keeps, in place of what is set; 0: it keeps none. */
+int gpc_raise_kept(void);
 
 /* Each adds its types to the module; -1 with an exception set on failure. */
 int gpc_add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **into);

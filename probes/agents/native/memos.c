@@ -37,6 +37,35 @@ long long gpc_now(void)
 	return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
+static __thread struct {
+	PyObject *type, *value, *trace;
+} kept;
+int gpc_kept;
+
+void gpc_forgive(void)
+{
+	if (!PyErr_Occurred())
+		return;
+	if (kept.type || PyErr_ExceptionMatches(PyExc_Exception)) {
+		PyErr_Clear();
+		return;
+	}
+	PyErr_Fetch(&kept.type, &kept.value, &kept.trace);
+	gpc_kept++;
+}
+
+int gpc_raise_kept(void)
+{
+	PyObject *type = kept.type;
+
+	if (!type)
+		return 0;
+	kept.type = NULL;
+	gpc_kept--;
+	PyErr_Restore(type, kept.value, kept.trace);
+	return 1;
+}
+
 /* Every type here holds objects that may refer back to it, through the engine's instances. */
 #define OBJECT(type, field)                                             \
 	{                                                               \
@@ -104,7 +133,7 @@ static int store_init(PyObject *self, PyObject *args, PyObject *kwargs)
 	(void)kwargs;
 	if (!PyArg_ParseTuple(args, "nnO!:Store", &width, &limit, gpc_types.counter, &drops))
 		return -1;
-	if (store->data || width < 1 || width > 64 || limit < 1 || limit > 1 << 24) {
+	if (store->width || width < 1 || width > 64 || limit < 1 || limit > 1 << 24) {
 		PyErr_SetString(PyExc_ValueError, "a store of 1 to 64 columns, made once");
 		return -1;
 	}
@@ -141,8 +170,7 @@ static void refuse(struct gpc_store *store)
 {
 	PyObject *done = store->drops ? PyObject_CallMethod(store->drops, "add", "i", 1) : NULL;
 
-	if (!done)
-		PyErr_Clear();
+	gpc_forgive();
 	Py_XDECREF(done);
 }
 
@@ -166,16 +194,17 @@ static char *reserve(struct gpc_store *store)
 	return store->data + store->used;
 }
 
-void gpc_put(struct gpc_store *store, const long long *row)
+int gpc_put(struct gpc_store *store, const long long *row)
 {
 	char *at = reserve(store);
 
 	if (!at) {
 		refuse(store);
-		return;
+		return 0;
 	}
 	memcpy(at, row, (size_t)store->width);
 	store->used += store->width;
+	return 1;
 }
 
 static PyObject *store_put(PyObject *self, PyObject *row)
@@ -183,22 +212,21 @@ static PyObject *store_put(PyObject *self, PyObject *row)
 	struct gpc_store *store = (struct gpc_store *)self;
 	Py_ssize_t n = store->width / (Py_ssize_t)sizeof(long long);
 	long long values[64];
+	int fits = PyTuple_Check(row) && PyTuple_Size(row) == n;
 
-	if (!PyTuple_Check(row) || PyTuple_Size(row) != n)
-		goto unfit;
-	for (Py_ssize_t i = 0; i < n; i++) {
+	for (Py_ssize_t i = 0; fits && i < n; i++) {
 		values[i] = PyLong_AsLongLong(PyTuple_GetItem(row, i));
-		if (values[i] == -1 && PyErr_Occurred())
-			goto unfit;
+		fits = values[i] != -1 || !PyErr_Occurred();
 	}
-	if (store->used >= store->limit)
-		goto unfit;
-	gpc_put(store, values);
-	Py_RETURN_TRUE;
-unfit:
-	PyErr_Clear();
-	refuse(store);
-	Py_RETURN_FALSE;
+	if (fits) {
+		fits = gpc_put(store, values);
+	} else {
+		gpc_forgive();
+		refuse(store);
+	}
+	if (gpc_kept && gpc_raise_kept())
+		return NULL;
+	return PyBool_FromLong(fits);
 }
 
 #define KEEP_BYTES (64 * 1024)
@@ -263,12 +291,15 @@ static void put_low(char *to, const char *from, Py_ssize_t size)
 /* Columns of packed rows: of each value its low bytes, as many as the column's size says. */
 static PyObject *transposed(PyObject *module, PyObject *args)
 {
-	const char *rows, *sizes;
+	char *rows, *sizes;
 	Py_ssize_t bytes, width, count;
-	PyObject *columns;
+	PyObject *all, *each, *columns;
 
 	(void)module;
-	if (!PyArg_ParseTuple(args, "y#y#:transposed", &rows, &bytes, &sizes, &width))
+	/* No y#: built with the headers of 3.13 or newer, it fails in a Python before that. */
+	if (!PyArg_ParseTuple(args, "SS:transposed", &all, &each) ||
+	    PyBytes_AsStringAndSize(all, &rows, &bytes) ||
+	    PyBytes_AsStringAndSize(each, &sizes, &width))
 		return NULL;
 	for (Py_ssize_t at = 0; at < width; at++)
 		if (sizes[at] != 1 && sizes[at] != 2 && sizes[at] != 4 && sizes[at] != 8)
@@ -303,12 +334,12 @@ static PyObject *transposed(PyObject *module, PyObject *args)
 static PyObject *identity(PyObject *module, PyObject *fd)
 {
 	struct stat found;
-	int number = PyLong_AsLong(fd);
+	long number = PyLong_AsLong(fd);
 
 	(void)module;
 	if (number == -1 && PyErr_Occurred())
 		return NULL;
-	if (fstat(number, &found))
+	if (fstat(number == (int)number ? (int)number : -1, &found))
 		return PyErr_SetFromErrno(PyExc_OSError);
 	return Py_BuildValue("KK", (unsigned long long)found.st_dev,
 			     (unsigned long long)found.st_ino);

@@ -19,7 +19,7 @@ static PyObject *attr(PyObject *of, PyObject *name)
 	PyObject *found = of ? PyObject_GetAttr(of, name) : NULL;
 
 	if (!found)
-		PyErr_Clear();
+		gpc_forgive();
 	return found;
 }
 
@@ -30,7 +30,7 @@ static long long number(PyObject *of, PyObject *name, long long without)
 	long long value = found ? PyLong_AsLongLong(found) : without;
 
 	if (value == -1 && PyErr_Occurred()) {
-		PyErr_Clear();
+		gpc_forgive();
 		value = without;
 	}
 	Py_XDECREF(found);
@@ -44,18 +44,23 @@ static Py_ssize_t length(PyObject *of, PyObject *name)
 	Py_ssize_t n = found ? PyObject_Size(found) : -1;
 
 	if (n < 0)
-		PyErr_Clear();
+		gpc_forgive();
 	Py_XDECREF(found);
 	return n;
 }
 
+/* Whether two objects are equal; the second may be borrowed. */
 static int same(PyObject *a, PyObject *b)
 {
-	/* A list that another thread shortened gives NULL. */
-	int equal = a && b ? PyObject_RichCompareBool(a, b, Py_EQ) : -1;
+	int equal;
 
+	/* Comparing may be anybody's code, which could take away what is not held. */
+	Py_XINCREF(b);
+	/* A list that another thread shortened gives NULL. */
+	equal = a && b ? PyObject_RichCompareBool(a, b, Py_EQ) : -1;
 	if (equal < 0)
-		PyErr_Clear();
+		gpc_forgive();
+	Py_XDECREF(b);
 	return equal > 0;
 }
 
@@ -64,7 +69,7 @@ static int empty(PyObject *of, PyObject *name)
 	PyObject *found = attr(of, name);
 	int yes = found ? PyObject_IsTrue(found) == 0 : 0;
 
-	PyErr_Clear();
+	gpc_forgive();
 	Py_XDECREF(found);
 	return yes;
 }
@@ -74,7 +79,7 @@ static long long nanoseconds(PyObject *seconds)
 {
 	double value = seconds && seconds != Py_None ? PyFloat_AsDouble(seconds) : 0;
 
-	PyErr_Clear();
+	gpc_forgive();
 	return value > 0 && value < 9e9 ? (long long)(value * 1e9) : 0;
 }
 
@@ -87,7 +92,7 @@ static PyObject *argument(PyObject *args, PyObject *kwargs, Py_ssize_t at, PyObj
 		return PyTuple_GetItem(args, at);
 	if (kwargs)
 		found = PyDict_GetItemWithError(kwargs, name);
-	PyErr_Clear();
+	gpc_forgive();
 	return found;
 }
 
@@ -117,18 +122,24 @@ static PyObject *exception(struct aside *it)
 static PyObject *quietly(PyObject *result)
 {
 	if (!result)
-		PyErr_Clear();
+		gpc_forgive();
 	return result;
+}
+
+/* What was kept comes instead of the call: what ends the engine must not wait for a step. */
+static PyObject *either(PyObject *callable, PyObject *args, PyObject *kwargs)
+{
+	return gpc_kept && gpc_raise_kept() ? NULL : PyObject_Call(callable, args, kwargs);
 }
 
 static PyObject *call(struct hook *h, PyObject *args, PyObject *kwargs)
 {
-	return PyObject_Call(h->original, args, kwargs);
+	return either(h->original, args, kwargs);
 }
 
 static PyObject *whole(struct hook *h, PyObject *args, PyObject *kwargs)
 {
-	return PyObject_Call(h->pure, args, kwargs);
+	return either(h->pure, args, kwargs);
 }
 
 /* A span of work on the calling thread. */
@@ -174,7 +185,7 @@ static PyObject *step(struct hook *h, PyObject *args, PyObject *kwargs)
 /* Whether the sum of a list of integers is `expected`. */
 static int sums_to(PyObject *list, long long expected)
 {
-	long long sum = 0;
+	unsigned long long sum = 0;
 
 	if (!list || !PyList_Check(list))
 		return 0;
@@ -182,12 +193,12 @@ static int sums_to(PyObject *list, long long expected)
 		long long value = PyLong_AsLongLong(PyList_GetItem(list, i));
 
 		if (value == -1 && PyErr_Occurred()) {
-			PyErr_Clear();
+			gpc_forgive();
 			return 0;
 		}
-		sum += value;
+		sum += (unsigned long long)value;
 	}
-	return sum == expected;
+	return sum == (unsigned long long)expected;
 }
 
 #define MAX_IN_FLIGHT 64
@@ -216,11 +227,11 @@ static int unchanged(struct hook *h, struct gpc_step_memo *memo, PyObject *outpu
 	PyObject *scheduled, *cached, *computed;
 	int yes;
 
-	if (memo->version != h->drops->version || !memo->scheduled || memo->scheduled == Py_None ||
-	    !memo->in_flight || PyDict_Size(memo->in_flight) >= MAX_IN_FLIGHT)
-		return 0;
+	if (memo->version != h->drops->version || memo->scheduled == Py_None || !memo->in_flight ||
+	    (size_t)PyDict_Size(memo->in_flight) >= MAX_IN_FLIGHT)
+		return gpc_forgive(), 0;
 	scheduled = attr(output, gpc_name.num_scheduled_tokens);
-	yes = scheduled && same_dicts(scheduled, memo->scheduled);
+	yes = scheduled && memo->scheduled && same_dicts(scheduled, memo->scheduled);
 	Py_XDECREF(scheduled);
 	if (!yes)
 		return 0;
@@ -233,34 +244,45 @@ static int unchanged(struct hook *h, struct gpc_step_memo *memo, PyObject *outpu
 	return yes;
 }
 
-/* Begin a step whose rows are as stated; its number, or 0 when it has to be done in Python. */
-static long long begin(struct hook *h, struct gpc_steps_memo *steps, PyObject *output,
-		       long long start)
+/* What was last stated of steps; it is held, because attributes may be anybody's code. */
+static struct gpc_step_memo *hold_memo(struct gpc_steps_memo *steps)
 {
-	struct gpc_step_memo *memo = (struct gpc_step_memo *)steps->rowsets;
-	long long tokens, given = steps->number + 1;
+	PyObject *memo = steps->rowsets;
+
+	if (!memo || !PyObject_TypeCheck(memo, gpc_types.step_memo))
+		return NULL;
+	Py_INCREF(memo);
+	return (struct gpc_step_memo *)memo;
+}
+
+/* Begin a step whose rows are as stated; its number, or 0 when it has to be done in Python. */
+static long long begin(struct hook *h, struct gpc_steps_memo *steps, struct gpc_step_memo *memo,
+		       PyObject *output, long long start)
+{
+	long long tokens, rows, given = steps->number + 1;
 	Py_ssize_t waiting;
 	PyObject *at;
 	int failed;
 
-	if (!memo || !PyObject_TypeCheck(steps->rowsets, gpc_types.step_memo) ||
-	    !unchanged(h, memo, output))
+	if (!unchanged(h, memo, output))
 		return 0;
 	tokens = number(output, gpc_name.total_num_scheduled_tokens, -1);
 	waiting = length(steps->scheduler, gpc_name.waiting);
-	at = tokens < 0 || waiting < 0 || !memo->ids ? NULL : PyLong_FromLongLong(given);
+	at = tokens < 0 || waiting < 0 ? NULL : PyLong_FromLongLong(given);
 	if (!at)
-		return PyErr_Clear(), 0;
-	failed = PyObject_SetAttr(output, gpc_name._gpucorrelate_step, at) ||
-		 PyDict_SetItem(memo->in_flight, at, memo->ids) ||
+		return gpc_forgive(), 0;
+	/* After the attribute is set nobody else's code runs: what is there then stays there. */
+	failed = PyObject_SetAttr(output, gpc_name._gpucorrelate_step, at) || !memo->scheduled ||
+		 (rows = PyDict_Size(memo->scheduled)) < 0 || !memo->ids || !memo->in_flight ||
+		 PyDict_SetItem(memo->in_flight, at, memo->ids) || !steps->open ||
 		 PyDict_SetItem(steps->open, at, Py_None);
 	Py_DECREF(at);
 	if (failed)
-		return PyErr_Clear(), 0;
+		return gpc_forgive(), 0;
 	steps->number = given;
 	memo->expected += memo->tokens;
 	{
-		long long turned = steps->turned, rows = PyDict_Size(memo->scheduled);
+		long long turned = steps->turned;
 		long long row[] = { given,
 				    gpc_tid(),
 				    turned,
@@ -286,6 +308,7 @@ static long long begin(struct hook *h, struct gpc_steps_memo *steps, PyObject *o
 static PyObject *execute(struct hook *h, PyObject *args, PyObject *kwargs)
 {
 	struct gpc_steps_memo *steps = (struct gpc_steps_memo *)h->memo;
+	struct gpc_step_memo *memo;
 	PyObject *output = argument(args, kwargs, 0, gpc_name.scheduler_output), *result, *said;
 	struct aside raised = { 0 };
 	long long start, at;
@@ -293,12 +316,14 @@ static PyObject *execute(struct hook *h, PyObject *args, PyObject *kwargs)
 	if (!output)
 		return whole(h, args, kwargs);
 	start = gpc_now();
-	at = begin(h, steps, output, start);
+	memo = hold_memo(steps);
+	at = memo ? begin(h, steps, memo, output, start) : 0;
+	Py_XDECREF(memo);
 	if (!at) {
 		said = quietly(PyObject_CallFunction(h->slow, "OL", output, start));
 		at = said ? PyLong_AsLongLong(said) : 0;
 		Py_XDECREF(said);
-		PyErr_Clear();
+		gpc_forgive();
 	}
 	result = call(h, args, kwargs);
 	if (!result) {
@@ -325,15 +350,16 @@ static PyObject *execute(struct hook *h, PyObject *args, PyObject *kwargs)
 /* Whether a result will call back; the type that did not is remembered. */
 static int calls_back(struct hook *h, PyObject *result)
 {
-	PyTypeObject *before = h->plain;
+	PyTypeObject *before;
 	PyObject *found;
 
-	if (Py_TYPE(result) == before)
+	if (Py_TYPE(result) == h->plain)
 		return 0;
 	found = attr(result, gpc_name.add_done_callback);
 	Py_XDECREF(found);
 	if (found)
 		return 1;
+	before = h->plain;
 	h->plain = Py_TYPE(result);
 	Py_INCREF(h->plain);
 	Py_XDECREF(before);
@@ -344,11 +370,11 @@ static int calls_back(struct hook *h, PyObject *result)
 static int is_open(struct gpc_steps_memo *steps, long long at, int close)
 {
 	PyObject *key = PyLong_FromLongLong(at);
-	int open = key && steps->open && PyDict_Contains(steps->open, key) == 1 &&
+	int open = key && steps->open && PyDict_GetItemWithError(steps->open, key) &&
 		   (!close || PyDict_DelItem(steps->open, key) == 0);
 
 	Py_XDECREF(key);
-	PyErr_Clear();
+	gpc_forgive();
 	return open;
 }
 
@@ -400,25 +426,27 @@ static int one_each(PyObject *outputs, PyObject *ids)
 		return 0;
 	first = PyList_GetItem(outputs, 0);
 	last = PyList_GetItem(outputs, n - 1);
+	Py_INCREF(first);
+	Py_INCREF(last);
 	a = attr(first, gpc_name.request_id);
 	b = attr(last, gpc_name.request_id);
-	yes = a && b && same(a, PyList_GetItem(ids, 0)) && same(b, PyList_GetItem(ids, n - 1)) &&
+	yes = same(a, PyList_GetItem(ids, 0)) && same(b, PyList_GetItem(ids, n - 1)) &&
 	      length(first, gpc_name.new_token_ids) == 1;
 	Py_XDECREF(a);
 	Py_XDECREF(b);
+	Py_DECREF(first);
+	Py_DECREF(last);
 	return yes;
 }
 
 /* The one client's outputs of a step, as its rows said; 0 when it is anything else. */
-static int updated(struct hook *h, struct gpc_steps_memo *steps, PyObject *result, long long *row)
+static int updated(struct hook *h, struct gpc_step_memo *memo, PyObject *result, long long *row)
 {
-	struct gpc_step_memo *memo = (struct gpc_step_memo *)steps->rowsets;
 	PyObject *client, *item, *ids, *outputs, *stamp, *at;
 	Py_ssize_t next = 0;
 	int yes = 0;
 
-	if (!PyDict_Check(result) || PyDict_Size(result) != 1 || !memo ||
-	    !PyObject_TypeCheck(steps->rowsets, gpc_types.step_memo) || !memo->in_flight ||
+	if (!PyDict_Check(result) || PyDict_Size(result) != 1 || !memo->in_flight ||
 	    memo->output_version != h->drops->version ||
 	    !PyDict_Next(result, &next, &client, &item))
 		return 0;
@@ -434,9 +462,9 @@ static int updated(struct hook *h, struct gpc_steps_memo *steps, PyObject *resul
 		row[4] = nanoseconds(stamp);
 		Py_XDECREF(stamp);
 		row[5] = memo->output_number;
-		yes = PyDict_DelItem(memo->in_flight, at) == 0;
+		yes = memo->in_flight && PyDict_DelItem(memo->in_flight, at) == 0;
 	}
-	PyErr_Clear();
+	gpc_forgive();
 	Py_XDECREF(outputs);
 	Py_XDECREF(at);
 	Py_XDECREF(ids);
@@ -451,6 +479,7 @@ static int updated(struct hook *h, struct gpc_steps_memo *steps, PyObject *resul
 static PyObject *update(struct hook *h, PyObject *args, PyObject *kwargs)
 {
 	struct gpc_steps_memo *steps = (struct gpc_steps_memo *)h->memo;
+	struct gpc_step_memo *memo;
 	PyObject *output = argument(args, kwargs, 0, gpc_name.scheduler_output), *result, *said;
 	long long at = output ? number(output, gpc_name._gpucorrelate_step, 0) : 0, start;
 	Py_ssize_t before;
@@ -468,13 +497,15 @@ static PyObject *update(struct hook *h, PyObject *args, PyObject *kwargs)
 		long long end = gpc_now(), ended = finished(steps) - before;
 		long long row[] = { at, gpc_tid(), start, end, 0, 0, 0, ended };
 
-		if (updated(h, steps, result, row)) {
+		memo = hold_memo(steps);
+		if (memo && updated(h, memo, result, row)) {
 			gpc_put(h->rows, row);
 		} else {
 			said = PyObject_CallFunction(h->slow, "LLLOL", at, start, end, result,
 						     ended);
 			Py_XDECREF(quietly(said));
 		}
+		Py_XDECREF(memo);
 	}
 	return result;
 }
@@ -483,19 +514,22 @@ static PyObject *update(struct hook *h, PyObject *args, PyObject *kwargs)
 static int packed_as_stated(struct hook *h, struct gpc_runner_memo *memo, PyObject *runner)
 {
 	struct gpc_list_memo *stated = (struct gpc_list_memo *)memo->rowsets;
-	PyObject *batch, *ids;
+	PyObject *batch, *ids, *name = memo->ids_name;
 	int yes;
 
 	if (!stated || !PyObject_TypeCheck(memo->rowsets, gpc_types.list_memo) ||
-	    stated->version != h->drops->version || !stated->ids || !memo->ids_name ||
-	    !PyUnicode_Check(memo->ids_name))
+	    stated->version != h->drops->version || !name || !PyUnicode_Check(name))
 		return 0;
+	Py_INCREF(stated);
+	Py_INCREF(name);
 	batch = attr(runner, gpc_name.input_batch);
-	ids = attr(batch, memo->ids_name);
-	yes = ids && same(ids, stated->ids);
+	ids = attr(batch, name);
+	yes = same(ids, stated->ids);
+	memo->rowset = yes ? stated->number : memo->rowset;
 	Py_XDECREF(ids);
 	Py_XDECREF(batch);
-	memo->rowset = yes ? stated->number : memo->rowset;
+	Py_DECREF(name);
+	Py_DECREF(stated);
 	return yes;
 }
 
@@ -514,7 +548,9 @@ static PyObject *run(struct hook *h, PyObject *args, PyObject *kwargs)
 
 	if (!runner || (kwargs && PyDict_GetItemWithError(kwargs, gpc_name.dummy_run)))
 		return whole(h, args, kwargs);
-	PyErr_Clear();
+	gpc_forgive();
+	/* Held, because the call gets the same keywords and may empty them. */
+	Py_XINCREF(output);
 	start = gpc_now();
 	result = call(h, args, kwargs);
 	end = gpc_now();
@@ -541,6 +577,7 @@ static PyObject *run(struct hook *h, PyObject *args, PyObject *kwargs)
 			PyObject_CallFunction(h->slow, "OOOLL", runner, args, named, start, end)));
 	}
 	Py_XDECREF(memo);
+	Py_XDECREF(output);
 	if (!result)
 		raise_again(&raised);
 	return result;
@@ -561,20 +598,23 @@ static long long stated_tokens(struct hook *h, PyObject *outputs)
 	Py_INCREF(ids);
 	Py_INCREF(counts);
 	for (Py_ssize_t i = 0; i < n && tokens >= 0; i++) {
-		PyObject *output = PyList_GetItem(outputs, i), *id, *count;
+		PyObject *output = PyList_GetItem(outputs, i), *id;
+		long long count;
 
 		Py_XINCREF(output);
 		id = attr(output, gpc_name.request_id);
-		count = PyList_GetItem(counts, i);
-		if (id && count && same(id, PyList_GetItem(ids, i)) &&
-		    PyLong_AsLongLong(count) == length(output, gpc_name.new_token_ids))
-			tokens += PyLong_AsLongLong(count);
+		count = PyLong_AsLongLong(PyList_GetItem(counts, i));
+		if (count < 0)
+			gpc_forgive();
+		if (same(id, PyList_GetItem(ids, i)) &&
+		    length(output, gpc_name.new_token_ids) == count)
+			tokens += count;
 		else
 			tokens = -1;
 		Py_XDECREF(id);
 		Py_XDECREF(output);
 	}
-	PyErr_Clear();
+	gpc_forgive();
 	Py_DECREF(ids);
 	Py_DECREF(counts);
 	return tokens;
@@ -591,18 +631,22 @@ static PyObject *outputs_in(struct hook *h, PyObject *args, PyObject *kwargs)
 	PyObject *outputs = argument(args, kwargs, 1, gpc_name.engine_core_outputs);
 	PyObject *stamp = argument(args, kwargs, 2, gpc_name.engine_core_timestamp), *said;
 	Py_ssize_t alive = processor ? length(processor, gpc_name.request_states) : -1;
-	long long tokens, rowset, start;
+	long long tokens, rowset, start, sent;
 
 	if (!outputs || alive < 0)
 		return whole(h, args, kwargs);
+	/* Held, because the call gets the same keywords and may empty them. */
+	Py_INCREF(outputs);
+	sent = nanoseconds(stamp);
 	/* Before the call, because it may trim the outputs it is given. */
 	tokens = stated_tokens(h, outputs);
 	rowset = ((struct gpc_list_memo *)h->memo)->number;
 	if (tokens < 0) {
 		said = quietly(PyObject_CallFunctionObjArgs(h->slow, outputs, NULL));
 		if (!said || !PyArg_ParseTuple(said, "LL", &rowset, &tokens)) {
-			PyErr_Clear();
+			gpc_forgive();
 			Py_XDECREF(said);
+			Py_DECREF(outputs);
 			return whole(h, args, kwargs);
 		}
 		Py_DECREF(said);
@@ -611,7 +655,7 @@ static PyObject *outputs_in(struct hook *h, PyObject *args, PyObject *kwargs)
 	result = call(h, args, kwargs);
 	if (result) {
 		long long end = gpc_now();
-		long long row[] = { gpc_tid(), start, end, nanoseconds(stamp), rowset, tokens };
+		long long row[] = { gpc_tid(), start, end, sent, rowset, tokens };
 
 		gpc_put(h->rows, row);
 		if (length(processor, gpc_name.request_states) != alive) {
@@ -619,6 +663,7 @@ static PyObject *outputs_in(struct hook *h, PyObject *args, PyObject *kwargs)
 			Py_XDECREF(quietly(said));
 		}
 	}
+	Py_DECREF(outputs);
 	return result;
 }
 
