@@ -14,7 +14,7 @@ from array import array
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from gpucorrelate.probes.agents.hot import Counter, Store, transposed
-from gpucorrelate.probes.wire.frame import columns_of
+from gpucorrelate.probes.wire.frame import columns_of, packed
 from gpucorrelate.probes.wire.schema import BY_NAME
 
 if TYPE_CHECKING:
@@ -305,14 +305,6 @@ class RowsetRows:
         if not good:
             return 0, ()
         return count, tuple(b"".join(parts) for parts in zip(*good, strict=True))
-
-
-def packed(code: str, values: Sequence[int] | range) -> bytes:
-    """Values as a little-endian array."""
-    column = array(code, values)
-    if sys.byteorder == "big":
-        column.byteswap()
-    return column.tobytes()
 
 
 def _statement_columns(statement: Statement, strings: StringTable) -> tuple[bytes, ...]:

@@ -12,8 +12,8 @@ from gpucorrelate.probes.agents.buffers import (
     Drops,
     FlatRows,
     Texts,
-    packed,
 )
+from gpucorrelate.probes.wire.frame import packed
 from gpucorrelate.probes.wire.schema import BY_NAME
 
 if TYPE_CHECKING:

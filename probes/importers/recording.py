@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import sys
 from array import array
 from typing import TYPE_CHECKING
 
 from gpucorrelate.probes.importers.rows import numbered
-from gpucorrelate.probes.wire.frame import StreamWriter, columns_of
+from gpucorrelate.probes.wire.frame import StreamWriter, columns_of, packed
 from gpucorrelate.probes.wire.schema import BY_NAME, SessionEvent, WorkerPhase
 
 if TYPE_CHECKING:
@@ -93,17 +92,14 @@ def _table(writer: StreamWriter, rows: Rows) -> Iterator[bytes]:
     """Columns in batches, so that no string id is used again before it was written."""
     texts = list(rows.texts)
     for at in range(0, len(rows), _ROWS_PER_BATCH):
-        packed = []
+        columns = []
         for column, values in zip(rows.kind.columns, rows.columns, strict=True):
             part = values[at : at + _ROWS_PER_BATCH]
             if column.ctype == "str":
                 part = array("Q", (writer.strings.id(texts[i]) for i in part))
-            narrow = array(column.code, part)
-            if sys.byteorder == "big":
-                narrow.byteswap()
-            packed.append(narrow.tobytes())
+            columns.append(packed(column.code, part))
         count = min(_ROWS_PER_BATCH, len(rows) - at)
-        yield from writer.frames(rows.kind, count, packed)
+        yield from writer.frames(rows.kind, count, columns)
 
 
 def _rows(

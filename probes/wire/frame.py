@@ -418,6 +418,18 @@ class StreamWriter:
         return _encoded(kind.id, count, columns, self.seq, drops, strings, self.stream)
 
 
+def packed(code: str, values: Iterable[int]) -> bytes:
+    """Values as a little-endian array of an ``array`` type code.
+
+    Raises:
+        OverflowError: a value does not fit.
+    """
+    column = array(code, values)
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column.tobytes()
+
+
 def columns_of(
     kind: Kind, rows: Sequence[Sequence[int | str | None]], strings: StringTable
 ) -> tuple[bytes, ...]:
@@ -430,8 +442,5 @@ def columns_of(
     for column, values in zip(kind.columns, zip(*rows, strict=True), strict=True):
         texts = column.ctype == "str"
         numbers: Any = [strings.id(value) for value in values] if texts else values
-        packed = array(column.code, numbers)
-        if sys.byteorder == "big":
-            packed.byteswap()
-        columns.append(packed.tobytes())
+        columns.append(packed(column.code, numbers))
     return tuple(columns)
