@@ -156,10 +156,9 @@ def _bad_byte(path: Path) -> int:
 def _refused_from(path: Path, whole: int, piece: int) -> int:
     parser = ijson.basic_parse_coro(_Nowhere())
     at = 0
-    sink_limit = _CHUNK_BYTES
     with opened(path) as text:
         try:
-            while chunk := text.read(sink_limit if at < whole else piece):
+            while chunk := text.read(_CHUNK_BYTES if at < whole else piece):
                 parser.send(chunk)
                 at += len(chunk)
         except (ijson.JSONError, EOFError, gzip.BadGzipFile, zlib.error):

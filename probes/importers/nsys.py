@@ -36,6 +36,11 @@ _KERNEL, _MEMCPY, _MEMSET, _RUNTIME, _SYNC = (
 # What follows the function's name: the version of its parameters.
 _VERSION = re.compile(r"_v\d+(_ptsz|_ptds)?$")
 _NO_EVENT = 0xFFFFFFFF
+#: What the tables of kernels, copies and fills have alike, as ``_op`` takes it.
+_COMMON = (
+    "globalPid", "deviceId", "contextId", "streamId", "correlationId", "graphId", "graphNodeId",
+    "start", "end",
+)  # fmt: skip
 _ROWS_PER_READ = 2048
 _COPIES = {int(kind): kind for kind in CopyKind}
 _SYNCS = {int(kind) for kind in SyncKind}
@@ -125,9 +130,10 @@ class _Export:
             for number, *values in rows:
                 yield int(number), values
 
-    def _add(self, table: str, row: int, add: Callable[[], None]) -> None:
+    def _add(self, table: str, row: int, add: Callable[..., None], *values: Any) -> None:  # noqa: ANN401
+        """Have a row added; one that cannot be is counted, with its place."""
         try:
-            add()
+            add(*values)
         except (TypeError, ValueError, OverflowError) as exc:
             self._problems.add(f"{table} rows unread: {exc}", f"row {row}")
 
@@ -140,44 +146,25 @@ class _Export:
         return self._processes[key]
 
     def _kernels(self) -> None:
-        columns = (
-            "globalPid", "deviceId", "contextId", "streamId", "correlationId", "graphId",
-            "graphNodeId", "start", "end", "demangledName", "shortName",
-        )  # fmt: skip
+        columns = (*_COMMON, "demangledName", "shortName")
         for row, values in self._select(_KERNEL, columns):
             *common, long, short = values
             name = self._strings.get(long) or self._strings.get(short) or "?"
-            self._add(_KERNEL, row, lambda c=common, n=name: self._op(c, GpuOpKind.KERNEL, n))  # type: ignore[misc]
+            self._add(_KERNEL, row, self._op, common, GpuOpKind.KERNEL, name)
 
     def _copies(self) -> None:
-        columns = (
-            "globalPid", "deviceId", "contextId", "streamId", "correlationId", "graphId",
-            "graphNodeId", "start", "end", "bytes", "copyKind",
-        )  # fmt: skip
+        columns = (*_COMMON, "bytes", "copyKind")
         for row, values in self._select(_MEMCPY, columns):
             *common, size, copy = values
             kind = _COPIES.get(copy, CopyKind.UNKNOWN)
             name = f"Memcpy {kind.name}"
-            self._add(
-                _MEMCPY,
-                row,
-                lambda c=common, n=name, s=size, k=int(kind): self._op(
-                    c, GpuOpKind.MEMCPY, n, s, k
-                ),  # type: ignore[misc]
-            )
+            self._add(_MEMCPY, row, self._op, common, GpuOpKind.MEMCPY, name, size, int(kind))
 
     def _fills(self) -> None:
-        columns = (
-            "globalPid", "deviceId", "contextId", "streamId", "correlationId", "graphId",
-            "graphNodeId", "start", "end", "bytes",
-        )  # fmt: skip
+        columns = (*_COMMON, "bytes")
         for row, values in self._select(_MEMSET, columns):
             *common, size = values
-            self._add(
-                _MEMSET,
-                row,
-                lambda c=common, s=size: self._op(c, GpuOpKind.MEMSET, "Memset", s),  # type: ignore[misc]
-            )
+            self._add(_MEMSET, row, self._op, common, GpuOpKind.MEMSET, "Memset", size)
 
     def _op(
         self,
@@ -210,7 +197,7 @@ class _Export:
     def _calls(self) -> None:
         columns = ("globalTid", "nameId", "correlationId", "start", "end")
         for row, values in self._select(_RUNTIME, columns):
-            self._add(_RUNTIME, row, lambda v=values: self._call(*v))  # type: ignore[misc]
+            self._add(_RUNTIME, row, self._call, *values)
 
     def _call(self, thread: Any, name_id: Any, correlation: Any, start: Any, end: Any) -> None:  # noqa: ANN401
         process = self._process(thread)
@@ -234,7 +221,7 @@ class _Export:
             "correlationId", "start", "end",
         )  # fmt: skip
         for row, values in self._select(_SYNC, columns):
-            self._add(_SYNC, row, lambda v=values: self._synced(*v))  # type: ignore[misc]
+            self._add(_SYNC, row, self._synced, *values)
 
     def _synced(self, owner: Any, device: Any, context: Any, kind: Any, *rest: Any) -> None:  # noqa: ANN401
         stream, event, correlation, start, end = rest
@@ -259,11 +246,7 @@ class _Export:
             thread, start, end, text, text_id = values
             name = text or self._strings.get(text_id, "")
             if end is not None and self._matcher.may_be(name):
-                self._add(
-                    "NVTX_EVENTS",
-                    row,
-                    lambda n=name, t=thread, s=start, e=end: self._range(n, t, s, e),  # type: ignore[misc]
-                )
+                self._add("NVTX_EVENTS", row, self._range, name, thread, start, end)
 
     def _range(self, name: str, thread: Any, start: Any, end: Any) -> None:  # noqa: ANN401
         tid = _number(thread, "globalTid") & 0xFFFFFF
