@@ -210,23 +210,24 @@ class Transport:
             elif self._wake.ours:
                 self._wake.heard()
             else:
-                self._last_look = 0.0
-                self._recover()
+                self._renew()
 
     def _recover(self) -> None:
         """Let go of descriptors that the process closed under us, and get others.
 
         The socket's is looked at in every turn, because it is about to be written to; the
-        pipe's when it speaks, and now and then. Each look is a system call, for which the
-        interpreter is let go and has to be got back from the engine.
+        pipe's when it speaks, and now and then. Each look is a system call.
         """
-        lost = self._owned is not None and not self._owned.ours
         now = time.monotonic()
-        if not lost and now - self._last_look < _REFRESH_S:
-            return
-        self._last_look = now
-        if not lost and self._wake.ours:
-            return
+        lost = self._owned is not None and not self._owned.ours
+        if not lost and now - self._last_look >= _REFRESH_S:
+            self._last_look = now
+            lost = not self._wake.ours
+        if lost:
+            self._renew()
+
+    def _renew(self) -> None:
+        """Another pipe, and in the next turn another socket."""
         self._disconnect()
         self._wake.renew()
         self._poll = select.poll()
