@@ -108,16 +108,16 @@ static int hook_init(PyObject *self, PyObject *args, PyObject *kwargs)
 	h->kind = (enum kind)kind;
 	h->mark = mark;
 	h->follow = follow;
-#define KEEP(field, value) (Py_INCREF(value), h->field = (void *)(value))
-	KEEP(pure, pure);
-	KEEP(original, original);
-	KEEP(part, part);
-	KEEP(drops, drops);
-	KEEP(rows, rows);
-	KEEP(others, others);
-	KEEP(memo, memo);
-	KEEP(slow, slow);
-	KEEP(slower, slower);
+#define KEEP(field) (Py_INCREF(field), h->field = (void *)(field))
+	KEEP(pure);
+	KEEP(original);
+	KEEP(part);
+	KEEP(drops);
+	KEEP(rows);
+	KEEP(others);
+	KEEP(memo);
+	KEEP(slow);
+	KEEP(slower);
 #undef KEEP
 	return 0;
 }

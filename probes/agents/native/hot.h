@@ -52,7 +52,7 @@ struct gpc_steps_memo {
 
 struct gpc_types {
 	PyTypeObject *switch_, *counter, *store, *list_memo, *runner_memo, *step_memo, *steps_memo;
-	PyTypeObject *hook, *timed;
+	PyTypeObject *hook;
 };
 
 extern struct gpc_types gpc_types;
@@ -60,13 +60,11 @@ extern struct gpc_types gpc_types;
 /* Attribute names, made once. */
 #define GPC_NAMES(X)                    \
 	X(add_done_callback)            \
-	X(current_idx)                  \
 	X(dummy_run)                    \
 	X(engine_core_outputs)          \
 	X(engine_core_timestamp)        \
 	X(finished_req_ids)             \
 	X(input_batch)                  \
-	X(local_reader_rank)            \
 	X(new_token_ids)                \
 	X(num_computed_tokens)          \
 	X(num_scheduled_tokens)         \
@@ -80,12 +78,9 @@ extern struct gpc_types gpc_types;
 	X(timestamp)                    \
 	X(total_num_scheduled_tokens)   \
 	X(waiting)                      \
-	X(_gpucorrelate_name)           \
 	X(_gpucorrelate_runner)         \
-	X(_gpucorrelate_seq)            \
 	X(_gpucorrelate_step)           \
-	X(_gpucorrelate_steps)          \
-	X(_gpucorrelate_times)
+	X(_gpucorrelate_steps)
 
 struct gpc_names {
 #define X(name) PyObject *name;

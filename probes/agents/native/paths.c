@@ -126,6 +126,12 @@ static PyObject *quietly(PyObject *result)
 	return result;
 }
 
+/* Done with a slow path that gives nothing. */
+static void done(PyObject *result)
+{
+	Py_XDECREF(quietly(result));
+}
+
 /* What was kept comes instead of the call: what ends the engine must not wait for a step. */
 static PyObject *either(PyObject *callable, PyObject *args, PyObject *kwargs)
 {
@@ -174,8 +180,7 @@ static PyObject *step(struct hook *h, PyObject *args, PyObject *kwargs)
 	result = call(h, args, kwargs);
 	if (!result && h->part->on) {
 		set_aside(&raised);
-		Py_XDECREF(quietly(
-			PyObject_CallFunctionObjArgs(h->slow, core, exception(&raised), NULL)));
+		done(PyObject_CallFunctionObjArgs(h->slow, core, exception(&raised), NULL));
 		raise_again(&raised);
 	}
 	Py_DECREF(steps);
@@ -300,6 +305,23 @@ static long long begin(struct hook *h, struct gpc_steps_memo *steps, struct gpc_
 	return given;
 }
 
+/* End a step, now or when its result says; an error ends it at once. */
+static void settle(struct hook *h, long long at, long long when, PyObject *result, PyObject *error)
+{
+	done(PyObject_CallFunction(h->slower, "LLOO", at, when, result, error));
+}
+
+/* End a step whose call raised, and pass that on. */
+static PyObject *settle_raised(struct hook *h, long long at, long long when)
+{
+	struct aside raised = { 0 };
+
+	set_aside(&raised);
+	settle(h, at, when, Py_None, exception(&raised));
+	raise_again(&raised);
+	return NULL;
+}
+
 /*
  * Executor.execute_model: a step begins. `memo` is Steps, `mark` the span's name. `slow` takes
  * (output, start) and gives the step's number; `slower` takes (step, when, result, error) and
@@ -310,7 +332,6 @@ static PyObject *execute(struct hook *h, PyObject *args, PyObject *kwargs)
 	struct gpc_steps_memo *steps = (struct gpc_steps_memo *)h->memo;
 	struct gpc_step_memo *memo;
 	PyObject *output = argument(args, kwargs, 0, gpc_name.scheduler_output), *result, *said;
-	struct aside raised = { 0 };
 	long long start, at;
 
 	if (!output)
@@ -326,23 +347,14 @@ static PyObject *execute(struct hook *h, PyObject *args, PyObject *kwargs)
 		gpc_forgive();
 	}
 	result = call(h, args, kwargs);
-	if (!result) {
-		set_aside(&raised);
-		said = PyObject_CallFunction(h->slower, "LLOO", at, gpc_now(), Py_None,
-					     exception(&raised));
-		Py_XDECREF(quietly(said));
-		raise_again(&raised);
-		return NULL;
-	}
+	if (!result)
+		return settle_raised(h, at, gpc_now());
 	{
 		long long row[] = { gpc_tid(), h->mark, start, gpc_now(), at };
 
 		gpc_put(h->others, row);
-		if (h->follow) {
-			said = PyObject_CallFunction(h->slower, "LLOO", at, row[3], result,
-						     Py_None);
-			Py_XDECREF(quietly(said));
-		}
+		if (h->follow)
+			settle(h, at, row[3], result, Py_None);
 	}
 	return result;
 }
@@ -383,22 +395,14 @@ static PyObject *sample(struct hook *h, PyObject *args, PyObject *kwargs)
 {
 	struct gpc_steps_memo *steps = (struct gpc_steps_memo *)h->memo;
 	long long at = steps->number, start = gpc_now();
-	PyObject *result = call(h, args, kwargs), *said;
-	struct aside raised = { 0 };
+	PyObject *result = call(h, args, kwargs);
 	long long row[] = { gpc_tid(), h->mark, start, gpc_now(), at };
 
-	if (!result) {
-		set_aside(&raised);
-		said = PyObject_CallFunction(h->slower, "LLOO", at, row[3], Py_None,
-					     exception(&raised));
-		Py_XDECREF(quietly(said));
-		raise_again(&raised);
-		return NULL;
-	}
+	if (!result)
+		return settle_raised(h, at, row[3]);
 	gpc_put(h->others, row);
 	if (calls_back(h, result)) {
-		said = PyObject_CallFunction(h->slower, "LLOO", at, row[3], result, Py_None);
-		Py_XDECREF(quietly(said));
+		settle(h, at, row[3], result, Py_None);
 	} else if (is_open(steps, at, 1)) {
 		long long end[] = { at, row[0], row[3], 0, 0 };
 
@@ -480,7 +484,7 @@ static PyObject *update(struct hook *h, PyObject *args, PyObject *kwargs)
 {
 	struct gpc_steps_memo *steps = (struct gpc_steps_memo *)h->memo;
 	struct gpc_step_memo *memo;
-	PyObject *output = argument(args, kwargs, 0, gpc_name.scheduler_output), *result, *said;
+	PyObject *output = argument(args, kwargs, 0, gpc_name.scheduler_output), *result;
 	long long at = output ? number(output, gpc_name._gpucorrelate_step, 0) : 0, start;
 	Py_ssize_t before;
 
@@ -488,23 +492,19 @@ static PyObject *update(struct hook *h, PyObject *args, PyObject *kwargs)
 		return whole(h, args, kwargs);
 	before = finished(steps);
 	start = gpc_now();
-	if (is_open(steps, at, 0)) {
-		said = PyObject_CallFunction(h->slower, "LLOO", at, start, Py_None, Py_None);
-		Py_XDECREF(quietly(said));
-	}
+	if (is_open(steps, at, 0))
+		settle(h, at, start, Py_None, Py_None);
 	result = call(h, args, kwargs);
 	if (result) {
 		long long end = gpc_now(), ended = finished(steps) - before;
 		long long row[] = { at, gpc_tid(), start, end, 0, 0, 0, ended };
 
 		memo = hold_memo(steps);
-		if (memo && updated(h, memo, result, row)) {
+		if (memo && updated(h, memo, result, row))
 			gpc_put(h->rows, row);
-		} else {
-			said = PyObject_CallFunction(h->slow, "LLLOL", at, start, end, result,
-						     ended);
-			Py_XDECREF(quietly(said));
-		}
+		else
+			done(PyObject_CallFunction(h->slow, "LLLOL", at, start, end, result,
+						   ended));
 		Py_XDECREF(memo);
 	}
 	return result;
@@ -573,8 +573,7 @@ static PyObject *run(struct hook *h, PyObject *args, PyObject *kwargs)
 	} else {
 		PyObject *named = kwargs ? kwargs : Py_None;
 
-		Py_XDECREF(quietly(
-			PyObject_CallFunction(h->slow, "OOOLL", runner, args, named, start, end)));
+		done(PyObject_CallFunction(h->slow, "OOOLL", runner, args, named, start, end));
 	}
 	Py_XDECREF(memo);
 	Py_XDECREF(output);
@@ -658,10 +657,8 @@ static PyObject *outputs_in(struct hook *h, PyObject *args, PyObject *kwargs)
 		long long row[] = { gpc_tid(), start, end, sent, rowset, tokens };
 
 		gpc_put(h->rows, row);
-		if (length(processor, gpc_name.request_states) != alive) {
-			said = PyObject_CallFunction(h->slower, "OOL", outputs, result, end);
-			Py_XDECREF(quietly(said));
-		}
+		if (length(processor, gpc_name.request_states) != alive)
+			done(PyObject_CallFunction(h->slower, "OOL", outputs, result, end));
 	}
 	Py_DECREF(outputs);
 	return result;
