@@ -16,7 +16,7 @@ from gpucorrelate.correlator.report.values import Category, PhaseName, Segment
 from gpucorrelate.probes.wire.schema import WorkerPhase
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from gpucorrelate.correlator.report.values import RequestReport
     from tests.engine.traced import Traced
@@ -177,6 +177,17 @@ def _overlap_ns(segments: Sequence[Segment], windows: Iterable[tuple[int, int]])
     return total
 
 
+def _held_ns(
+    report: RequestReport, windows: Sequence[tuple[int, int]], mine: Callable[[Segment], bool]
+) -> tuple[int, int]:
+    """How much of the windows has the path at segments that are mine, and how much at another
+    thread that was ready and had no CPU.
+    """
+    own = [s for s in report.segments if mine(s)]
+    no_cpu = [s for s in report.segments if s.category in _NO_CPU and not mine(s)]
+    return _overlap_ns(own, windows), _overlap_ns(no_cpu, windows)
+
+
 def _execution_on_path(traced: Traced, reports: Iterable[RequestReport]) -> tuple[float, float]:
     """Shares of the requests' execute windows: with the path in a worker, and with the path at
     a thread outside the workers that was ready and had no CPU.
@@ -186,10 +197,9 @@ def _execution_on_path(traced: Traced, reports: Iterable[RequestReport]) -> tupl
     for report in reports:
         mine = [windows[step] for step in report.steps]
         whole += sum(end - start for start, end in mine)
-        in_worker += _overlap_ns([s for s in report.segments if _in_worker(s)], mine)
-        no_cpu += _overlap_ns(
-            [s for s in report.segments if s.category in _NO_CPU and not _in_worker(s)], mine
-        )
+        held, ready = _held_ns(report, mine, _in_worker)
+        in_worker += held
+        no_cpu += ready
     return in_worker / whole, no_cpu / whole
 
 
@@ -228,11 +238,10 @@ def test_cores_spans_are_on_the_path_in_the_core(traced: Traced) -> None:
     said = on_path = no_cpu = 0
     for report in traced.reports("calm").values():
         mine = [(a, b) for a, b in times if report.arrival_ns <= a and b <= report.end_ns]
-        core = [s for s in report.segments if s.actor.role == "core.main"]
-        others = [s for s in report.segments if s.actor.role != "core.main"]
+        held, ready = _held_ns(report, mine, lambda s: s.actor.role == "core.main")
         said += sum(end - start for start, end in mine)
-        on_path += _overlap_ns(core, mine)
-        no_cpu += _overlap_ns([s for s in others if s.category in _NO_CPU], mine)
+        on_path += held
+        no_cpu += ready
     assert no_cpu <= 0.4 * said
     assert on_path >= 0.9 * (said - no_cpu)
 
@@ -247,11 +256,10 @@ def test_api_servers_own_times_are_on_the_path(traced: Traced) -> None:
     said = on_path = no_cpu = 0
     for report in traced.reports("calm").values():
         mine = [(p.start_ns, p.end_ns) for p in report.phases if p.name in before]
-        api = [s for s in report.segments if s.actor.pid == traced.pid]
-        others = [s for s in report.segments if s.actor.pid != traced.pid]
+        held, ready = _held_ns(report, mine, lambda s: s.actor.pid == traced.pid)
         said += sum(end - start for start, end in mine)
-        on_path += _overlap_ns(api, mine)
-        no_cpu += _overlap_ns([s for s in others if s.category in _NO_CPU], mine)
+        on_path += held
+        no_cpu += ready
     assert no_cpu <= 0.4 * said
     assert on_path >= 0.9 * (said - no_cpu)
 

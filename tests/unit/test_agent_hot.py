@@ -470,6 +470,8 @@ def test_lists_that_change_while_they_are_compared_are_no_crash(agent):
     processor.process_outputs(outputs, 1.0)
     outputs[:] = [Output(at == 4) for at in range(9)]
     processor.process_outputs(outputs, 1.0)
+    assert outputs == []
+    assert len(agent.rows("outputs")) == 2
 
 
 class _Output(SimpleNamespace):
@@ -543,6 +545,7 @@ def test_ids_that_change_while_they_are_compared_are_no_crash(agent):
         output = SimpleNamespace(request_id=kind(1.5), new_token_ids=[1], finish_reason=None)
         processor.process_outputs([output], 1.0)
         del output  # what was stated alone refers to the id
+    assert len(agent.rows("outputs")) == 2
 
 
 def test_a_result_seen_within_another_gives_back_its_type(agent):
