@@ -70,7 +70,7 @@ class Follower:
     def add(self, session: Session, process: Process, now: int, *, traced: bool = False) -> None:
         """Take a process in, unless its session's owner may not look at it."""
         if session.uid != 0 and not process.owned_by(session.uid):
-            self._tracing.remove(process.pid)
+            self._tracing.leave(process.pid)
             return
         target = session.processes.add(process, now)
         if target is not None:
@@ -119,7 +119,7 @@ class Follower:
             session = self._by_pid.get(parent) or self._once_of(parent)
             if session is None:
                 # Born while its session ended: nobody's, so nobody may see its waits.
-                self._tracing.remove(pid)
+                self._tracing.leave(pid)
                 continue
             process = procfs.read_process(pid)
             if process is not None and process.stat.alive:
@@ -148,7 +148,7 @@ class Follower:
         """Follow the session's processes no more."""
         for pid in session.processes.living():
             self._unwatch(session.processes.targets[pid])
-            self._tracing.remove(pid)
+            self._tracing.leave(pid)
             self._by_pid.pop(pid, None)
 
     def _once_of(self, pid: int) -> Session | None:

@@ -33,6 +33,10 @@ LOST_WITHOUT = "no OS waits, wakers, run queue or page faults are recorded"
 
 _TASK = BY_NAME["task"]
 
+#: How long rows of a process that was let go may still come out of the rings: far longer than
+#: the daemon takes from one drain to the next.
+_LEFT_NS = 10_000_000_000
+
 
 class KernelRows(Protocol):
     """Rows of one kind from the tracer."""
@@ -115,6 +119,7 @@ class Tracing:
         self._tally = tally
         self._tracer: Tracer | None = None
         self._strings = LivingTable()
+        self._left: dict[int, int] = {}
         self.off_reason = ""
 
     @property
@@ -151,6 +156,7 @@ class Tracing:
         """Trace a process for a session; failing is recorded, not raised."""
         if self._tracer is None:
             return
+        self._left.pop(pid, None)
         try:
             self._tracer.add_target(pid)
         except (GpucorrelateError, OSError) as exc:
@@ -166,6 +172,11 @@ class Tracing:
             self._tracer.remove_target(pid)
         except (GpucorrelateError, OSError) as exc:
             log.info("process %d: %s", pid, exc)
+
+    def leave(self, pid: int) -> None:
+        """Trace a living process no more: what the rings still hold of it is nobody's."""
+        self._left[pid] = time.monotonic_ns() + _LEFT_NS
+        self.remove(pid)
 
     def describe(self, session: Session) -> None:
         """Record in a session what works, and give it the strings that are alive."""
@@ -207,6 +218,7 @@ class Tracing:
             return []
         self._pass_strings(sessions)
         now = time.monotonic_ns()
+        self._left = {pid: until for pid, until in self._left.items() if until > now}
         members = self._members(sessions, born)
         for item in rows:
             for session, count, columns in self._deal(item, members):
@@ -237,7 +249,7 @@ class Tracing:
     def _members(
         self, sessions: Sequence[Session], born: Sequence[tuple[int, int]]
     ) -> list[tuple[Session, Any]]:
-        """Sessions with the processes whose rows are theirs; None: every row."""
+        """Sessions with the processes whose rows are theirs; None: all that nobody left."""
         if len(sessions) == 1:
             return [(sessions[0], None)]
         members = []
@@ -256,14 +268,17 @@ class Tracing:
             return
         everybody = [pids for _, pids in members if pids is not None]
         tgids = column(item.kind, item.columns, "tgid", item.count)
+        left = np.array(list(self._left), "<u4")
         for session, pids in members:
-            if pids is None:
-                yield session, item.count, item.columns
-                continue
-            mask = np.isin(tgids, pids)
             if item.kind is _TASK:
                 # Names of wakers outside all sessions concern whoever they woke.
-                mask |= ~np.isin(tgids, np.concatenate(everybody))
+                mask = ~np.isin(tgids, np.concatenate([np.array([], "<u4"), *everybody]))
+                if pids is not None:
+                    mask |= np.isin(tgids, pids)
+            elif pids is None:
+                mask = ~np.isin(tgids, left)
+            else:
+                mask = np.isin(tgids, pids)
             count = int(mask.sum())
             if count == item.count:
                 yield session, count, item.columns

@@ -211,6 +211,38 @@ def test_each_session_gets_its_own_waits(daemon: DaemonProcess, scripts: list[Sc
     wait_for(lambda: daemon.client.status().kernel.targets == 0, "nothing is traced any more")
 
 
+_BUSY = """
+import threading, time
+def nap():
+    while True:
+        time.sleep(1e-5)
+for _ in range(3):
+    threading.Thread(target=nap, daemon=True).start()
+print("on", flush=True)
+nap()
+"""
+
+
+def test_what_is_left_of_an_ended_session_is_not_the_others(
+    daemon: DaemonProcess, scripts: list[Script]
+) -> None:
+    stays, *_ = waiter(scripts)
+    session = daemon.client.attach(stays.pid).session.session
+    busy = Script(_BUSY)
+    scripts.append(busy)
+    assert busy.line() == "on"
+    for _ in range(6):
+        other = daemon.client.attach(busy.pid).session.session
+        time.sleep(0.1)
+        assert len(daemon.recorded(other).rows("wait")) > 100
+        daemon.client.detach(other)
+        wait_for(lambda: daemon.client.status().kernel.targets == 1, "the other has ended")
+    time.sleep(0.2)
+    found = daemon.recorded(session)
+    assert set(found.values("wait", "tgid")) == {stays.pid}
+    daemon.client.detach(session)
+
+
 def test_names_and_namespace_ids_of_all_threads_are_known(
     daemon: DaemonProcess, scripts: list[Script]
 ) -> None:
