@@ -142,8 +142,9 @@ def test_step_that_raises_is_closed_with_its_error(tmp_path: Path) -> None:
         capture = capture_of(daemon.client, session.session, results)
     ends = capture.table("step_end")
     failed = ends.select(ends["status"] == StepStatus.ERROR)
-    assert len(failed) == 1
-    assert "execute_model raises" in capture.strings[int(failed["error"][0])]
+    # Two when the next one had gone to the workers before the first had failed there.
+    assert len(failed) in (1, 2)
+    assert all("execute_model raises" in capture.strings[i] for i in failed["error"].tolist())
     begun = capture.table("step_begin")["step"]
     assert np.isin(begun, ends["step"]).all(), "a step was left open"
 
