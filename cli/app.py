@@ -15,6 +15,7 @@ from gpucorrelate.cli.report import report
 from gpucorrelate.cli.requests import requests
 from gpucorrelate.cli.status import status
 from gpucorrelate.cli.steps import steps
+from gpucorrelate.cli.tables import tables
 from gpucorrelate.probes.wire.errors import UsageError
 
 PROGRAM = "gpucorrelate"
@@ -71,7 +72,7 @@ def cli() -> None:
     """Where every microsecond of an LLM request went, and who made it wait."""
 
 
-for command in (check, daemon, attach, detach, status, requests, steps, report, record):
+for command in (check, daemon, attach, detach, status, requests, steps, report, tables, record):
     cli.add_command(command)
 
 

@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpucorrelate.correlator import device as devices
+from gpucorrelate.correlator import device_path
 from gpucorrelate.correlator.gaps import Windows, closed, windows
 from gpucorrelate.correlator.native import flatten
 from gpucorrelate.correlator.report.values import Category
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpucorrelate.correlator.capture import Capture, Table
+    from gpucorrelate.correlator.device import Device
+    from gpucorrelate.correlator.device_path import DevicePath
 
     I64 = NDArray[np.int64]
     I32 = NDArray[np.int32]
@@ -181,6 +185,8 @@ class States:
     spans: Spans
     faults: FaultRuns
     fault_table: Table
+    device: Device
+    path: DevicePath
     processes: I64  # process ids, ascending
     lost: Windows
     closed: bool  # brought to an end: what threads waited in last is recorded
@@ -224,6 +230,7 @@ def build(capture: Capture) -> States:
     processes = np.unique(threads.tgid)
     faults = capture.table("fault")
     faults = faults.select(np.lexsort((faults["start_ns"], faults["tid"])))
+    device = devices.build(capture, threads)
     return States(
         capture,
         threads,
@@ -232,6 +239,8 @@ def build(capture: Capture) -> States:
         _spans(capture, threads),
         _faults(threads, faults),
         faults,
+        device,
+        device_path.build(capture, threads, device),
         processes,
         windows(capture, processes, (start_ns, end_ns)),
         closed(capture, waits),
@@ -251,6 +260,8 @@ def _bounds(capture: Capture, waits: Table) -> tuple[int, int]:
         (capture.table("step_begin"), "start_ns", "start_ns"),
         (capture.table("step_update"), "start_ns", "end_ns"),
         (capture.table("session"), "t_ns", "t_ns"),
+        (_timed(capture.table("cuda_api")), "start_ns", "end_ns"),
+        (_timed(capture.table("gpu_op")), "start_ns", "end_ns"),
     ):
         if len(table):
             lows.append(int(table[low].min()))
@@ -258,13 +269,25 @@ def _bounds(capture: Capture, waits: Table) -> tuple[int, int]:
     return (min(lows), max(highs)) if lows else (0, 0)
 
 
+def _timed(table: Table) -> Table:
+    """Rows whose times are valid: a profiler writes 0 for one that it does not know."""
+    return table.select((table["start_ns"] > 0) & (table["end_ns"] >= table["start_ns"]))
+
+
+#: Kinds that name threads of the process whose stream they are in.
+_NAMING = (
+    "cuda_api", "thread", "span", "queue_msg", "request", "step_begin", "worker_step", "outputs",
+)  # fmt: skip
+
+
 def _threads(capture: Capture, waits: Table, start_ns: int, end_ns: int) -> Threads:
     owner = {info.stream: info.tgid for info in capture.streams}
     known: dict[int, int] = {}
-    for name in ("thread", "span", "queue_msg", "request", "step_begin", "worker_step", "outputs"):
+    for name in _NAMING:
         table = capture.table(name)
-        pairs = np.unique(np.stack([table["tid"], table["stream"]]), axis=1)
-        known.update((int(t), owner.get(int(s), 0)) for t, s in pairs.T if t)
+        pairs = np.unique((table["tid"].astype(np.uint64) << 32) | table["stream"])
+        found = ((pair >> 32, pair & 0xFFFFFFFF) for pair in pairs.tolist())
+        known.update((tid, owner.get(stream, 0)) for tid, stream in found if tid)
     pairs = np.unique(np.stack([waits["tid"], waits["tgid"]]), axis=1)
     known.update((int(t), int(g)) for t, g in pairs.T)
     traced_tgids = {int(g) for g in np.unique(waits["tgid"])}
@@ -275,9 +298,19 @@ def _threads(capture: Capture, waits: Table, start_ns: int, end_ns: int) -> Thre
     first = np.array([begin(int(t), int(g)) for t, g in zip(tid, tgid, strict=True)], np.int64)
     last = np.array([finish(int(t)) for t in tid], np.int64)
     last = np.where(traced, np.maximum(last, first), first)
+    if imported(capture):
+        # A profile says what threads called, of all its time; whether they had a CPU it does not.
+        first, last = np.full_like(first, start_ns), np.full_like(last, end_ns)
     named = np.isin(tid, capture.table("thread")["tid"])
     named |= ~np.isin(tgid, tgid[named])
     return Threads(tid, tgid, traced, first, last, named)
+
+
+def imported(capture: Capture) -> bool:
+    """Whether it is a profile by another tool, with times of its own clock and no waits."""
+    meta = capture.table("meta")
+    pairs = zip(meta["key"].tolist(), meta["value"].tolist(), strict=True)
+    return any((capture.strings[k], capture.strings[v]) == ("clock", "trace") for k, v in pairs)
 
 
 def _lifetimes(capture: Capture, waits: Table, start_ns: int, end_ns: int):  # type: ignore[no-untyped-def]  # noqa: ANN202
@@ -482,16 +515,20 @@ def _reads(capture: Capture, threads: Threads) -> QueueReads:
 def _spans(capture: Capture, threads: Threads) -> Spans:
     """Named phases flattened, the innermost winning.
 
-    The agents' own spans, and one that follows from what they say of queues: from a message
-    being there to the read's return, the reader unpacks it.
+    The agents' own spans; calls of the CUDA API; and one that follows from what agents say of
+    queues: from a message being there to the read's return, the reader unpacks it.
     """
     spans, messages = capture.table("span"), capture.table("queue_msg")
+    calls = _timed(capture.table("cuda_api"))
     reads = messages.select(messages["op"] == QueueOp.READ)
-    name = np.concatenate([_i64(spans["name"]), np.full(len(reads), len(capture.strings))])
-    step = np.concatenate([_i64(spans["step"]), np.zeros(len(reads), np.int64)])
-    start = np.concatenate([_i64(spans["start_ns"]), _i64(reads["ready_ns"])])
-    end = np.concatenate([_i64(spans["end_ns"]), _i64(reads["end_ns"])])
-    thread = threads.index(np.concatenate([spans["tid"], reads["tid"]]))
+    unpack = np.full(len(reads), len(capture.strings))
+    name = np.concatenate([_i64(spans["name"]), _i64(calls["name"]), unpack])
+    step = np.concatenate([_i64(spans["step"]), np.zeros(len(calls) + len(reads), np.int64)])
+    start = np.concatenate(
+        [_i64(spans["start_ns"]), _i64(calls["start_ns"]), _i64(reads["ready_ns"])]
+    )
+    end = np.concatenate([_i64(spans["end_ns"]), _i64(calls["end_ns"]), _i64(reads["end_ns"])])
+    thread = threads.index(np.concatenate([spans["tid"], calls["tid"], reads["tid"]]))
     order = np.lexsort((-end, start, thread))
     order = order[thread[order] >= 0]
     bounds = _offsets(thread[order], len(threads.tid))

@@ -44,7 +44,7 @@ class LegSpec:
     """A stretch to explain.
 
     Attributes:
-        thread: Index of the thread at which it ends; -1 unknown.
+        thread: Index of the actor at which it ends, a thread or a stream; -1 unknown.
         start_ns: Start.
         end_ns: End.
         cuts_ns: Moments at which segments are split, ascending; ``phase`` of a segment is the
@@ -55,6 +55,7 @@ class LegSpec:
     start_ns: int
     end_ns: int
     cuts_ns: tuple[int, ...] = ()
+    op: int = -1  # where it ends on a stream: the operation that it ends with
 
 
 @dataclass(frozen=True)
@@ -117,6 +118,20 @@ class Walker:
                 l_off=states.lost.off,
                 l_start=states.lost.start_ns,
                 l_end=states.lost.end_ns,
+                t_host=np.ascontiguousarray(~threads.traced, np.uint8),
+                y_off=states.path.sync_off,
+                y_start=states.path.sync_start_ns,
+                y_end=states.path.sync_end_ns,
+                y_op=states.path.sync_op,
+                g_off=states.device.ops.off,
+                g_start=states.device.ops.start_ns,
+                g_end=states.device.ops.end_ns,
+                g_pred=states.path.pred,
+                g_land=states.path.land_ns,
+                g_margin=states.path.margin_ns,
+                g_actor=states.path.actor,
+                g_to=states.path.to,
+                g_gap=states.path.gap,
             )
         )
 
@@ -128,6 +143,7 @@ class Walker:
         cuts = np.array([t for leg in legs for t in leg.cuts_ns], np.int64)
         segments, hops = self._native.run(
             np.array([leg.thread for leg in legs], np.int32),
+            np.array([leg.op for leg in legs], np.int64),
             np.array([leg.end_ns for leg in legs], np.int64),
             np.array([leg.start_ns for leg in legs], np.int64),
             cut_off,

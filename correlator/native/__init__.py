@@ -48,6 +48,8 @@ _POINTERS = (
     "f_off", "f_start", "f_end",
     "t_first", "t_last", "t_proc", "p_off", "p_threads",
     "l_off", "l_start", "l_end",
+    "t_host", "y_off", "y_start", "y_end", "y_op",
+    "g_off", "g_start", "g_end", "g_pred", "g_land", "g_margin", "g_actor", "g_to", "g_gap",
 )  # fmt: skip
 
 
@@ -55,6 +57,7 @@ class _Model(ctypes.Structure):
     _fields_ = (
         ("n_threads", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in _POINTERS),
+        ("n_streams", ctypes.c_int64),
     )
 
 
@@ -100,6 +103,20 @@ class Columns:
     l_off: I64
     l_start: I64
     l_end: I64
+    t_host: NDArray[np.uint8]
+    y_off: I64
+    y_start: I64
+    y_end: I64
+    y_op: I64
+    g_off: I64
+    g_start: I64
+    g_end: I64
+    g_pred: I64
+    g_land: I64
+    g_margin: I64
+    g_actor: I32
+    g_to: I32
+    g_gap: NDArray[np.uint8]
 
 
 @cache
@@ -114,7 +131,8 @@ def _library() -> ctypes.CDLL:
     library.gpucorrelate_walk.restype = ctypes.c_int
     library.gpucorrelate_walk.argtypes = [
         ctypes.POINTER(_Model), ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p,
-        ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.POINTER(_Out),
+        ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
+        ctypes.POINTER(_Out),
     ]  # fmt: skip
     library.gpucorrelate_walk_free.restype = None
     library.gpucorrelate_walk_free.argtypes = [ctypes.POINTER(_Out)]
@@ -147,7 +165,7 @@ class NativeWalk:
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
-        model = _Model(n_threads=len(columns.t_first))
+        model = _Model(n_threads=len(columns.t_first), n_streams=len(columns.g_off) - 1)
         for name in _POINTERS:
             array = getattr(columns, name)
             if not array.flags.c_contiguous:
@@ -156,12 +174,13 @@ class NativeWalk:
         self._model = model
 
     def run(
-        self, actor: I32, end: I64, stop: I64, cut_off: I64, cuts: I64
+        self, actor: I32, op: I64, end: I64, stop: I64, cut_off: I64, cuts: I64
     ) -> tuple[NDArray[np.void], NDArray[np.void]]:
         """Walk legs backward.
 
         Args:
-            actor: Thread index at which each leg ends.
+            actor: Where each leg ends: the index of a thread, or of a stream behind all threads.
+            op: Where that is a stream, the operation; -1 for the last that began before the end.
             end: End of each leg, ns.
             stop: Start of each leg, ns.
             cut_off: Start of each leg's phase cuts in ``cuts``; one entry more than legs.
@@ -176,7 +195,7 @@ class NativeWalk:
         out = _Out()
         library = _library()
         actor = np.ascontiguousarray(actor, np.int32)
-        arrays = [np.ascontiguousarray(a, np.int64) for a in (end, stop, cut_off, cuts)]
+        arrays = [np.ascontiguousarray(a, np.int64) for a in (op, end, stop, cut_off, cuts)]
         status = library.gpucorrelate_walk(
             ctypes.byref(self._model), len(actor), actor.ctypes.data,
             *(a.ctypes.data for a in arrays), ctypes.byref(out),

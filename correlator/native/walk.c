@@ -30,9 +30,12 @@ enum category {
 	C_PAGE_FAULT = 9,
 	C_UNOBSERVED = 14,
 	C_UNEXPLAINED = 15,
+	C_GPU = 16,
+	C_SYNC_RETURN = 20,
+	C_HOST = 21,
 };
 
-enum evidence { E_NONE = 0, E_WAIT = 1, E_QUEUE = 2, E_FAULT = 3 };
+enum evidence { E_NONE = 0, E_WAIT = 1, E_QUEUE = 2, E_FAULT = 3, E_GPU = 4, E_SYNC = 5 };
 enum frame_mode { F_CLIP = 0, F_RETURN = 1, F_GIL = 2, F_GIL_INFERRED = 3 };
 
 #define MAX_FRAMES 64
@@ -62,11 +65,23 @@ struct walk_model {
 	/* by process, merged: windows in which records were lost; being on CPU proves nothing there
 	 */
 	const int64_t *l_off, *l_start, *l_end;
+	/* by thread: whether its waits were recorded; without, being between waits says nothing */
+	const uint8_t *t_host;
+	/* synchronisations, by thread, sorted, not overlapping; y_op: operation waited for, -1 none
+	 */
+	const int64_t *y_off, *y_start, *y_end, *y_op;
+	/* Operations of devices, by stream, sorted by start; stream s is actor n_threads + s. What
+	 * let each go: an operation (g_pred) or a launch on a thread; the actor g_to, -1 unknown,
+	 * which did so at g_land; the time from there to its start is of category g_gap. */
+	const int64_t *g_off, *g_start, *g_end, *g_pred, *g_land, *g_margin;
+	const int32_t *g_actor, *g_to;
+	const uint8_t *g_gap;
+	int64_t n_streams;
 };
 
 struct walk_seg {
 	int64_t start, end;
-	int64_t evidence; /* row of the wait, queue read or fault; -1 none */
+	int64_t evidence; /* row of the wait, queue read, fault, operation or sync; -1 none */
 	int64_t span;	  /* row of the flattened span; -1 none */
 	int64_t slack;	  /* margin over the second latest predecessor; -1 unknown */
 	int32_t actor;
@@ -106,6 +121,8 @@ struct walker {
 	const int64_t *cuts; /* ascending; phase i is (cuts[i], cuts[i + 1]] */
 	int64_t n_cuts;
 	int64_t t, stop;
+	int64_t op; /* where the path is on a stream: the operation; -1 the last that began before t
+		     */
 	int32_t tid, leg;
 	struct frame frames[MAX_FRAMES];
 	int n_frames;
@@ -266,7 +283,7 @@ static int64_t span_at(const struct walk_model *m, int32_t tid, int64_t t)
 {
 	int64_t base, s;
 
-	if (tid < 0)
+	if (tid < 0 || tid >= m->n_threads)
 		return -1;
 	base = m->s_off[tid];
 	s = last_before(m->s_start, base, m->s_off[tid + 1], t);
@@ -339,6 +356,8 @@ static void take(struct walker *w, int category, int64_t lo, int32_t related, in
 		/* its holder ran: that is the wait for the lock; a holder without a CPU is not */
 		if (gil)
 			seg.category = C_GIL;
+		else if (w->m->t_host[w->tid])
+			seg.category = C_HOST;
 		seg.start = known;
 		emit_cpu(w, &seg);
 		seg.category = C_UNOBSERVED;
@@ -588,6 +607,75 @@ static int in_queue_read(struct walker *w, int64_t q, int64_t i, int64_t floor)
 	return 1;
 }
 
+/*
+ * On a stream: its operation, then whatever let that go. Operations follow each other in a strict
+ * order, so the loop ends.
+ */
+static void in_stream(struct walker *w, int64_t floor)
+{
+	const struct walk_model *m = w->m;
+	int64_t o = w->op;
+
+	if (o < 0) {
+		int32_t s = w->tid - (int32_t)m->n_threads;
+
+		o = last_before(m->g_start, m->g_off[s], m->g_off[s + 1], w->t);
+		if (o < m->g_off[s]) {
+			take(w, C_UNOBSERVED, floor, -1, E_NONE, -1);
+			return;
+		}
+	}
+	while (w->t > floor) {
+		int64_t land = m->g_land[o];
+
+		w->op = o;
+		if (w->t > m->g_end[o])
+			take(w, C_UNEXPLAINED, max64(m->g_end[o], floor), -1, E_NONE, -1);
+		if (w->t > m->g_start[o])
+			take(w, C_GPU, max64(m->g_start[o], floor), -1, E_GPU, o);
+		if (m->g_to[o] < 0)
+			land = floor;
+		if (w->t > max64(land, floor))
+			take(w, m->g_gap[o], max64(land, floor), -1, E_GPU, o);
+		if (w->t <= floor)
+			return;
+		w->slack = m->g_margin[o];
+		w->tid = m->g_to[o];
+		o = w->op = m->g_pred[o];
+		if (o < 0)
+			return;
+	}
+}
+
+/* In a synchronisation that waited for a device: the path moves to the operation. */
+static int in_sync(struct walker *w, int64_t y, int64_t i, int64_t floor)
+{
+	const struct walk_model *m = w->m;
+	int64_t op = m->y_op[y], lo, end;
+
+	if (op < 0 || m->g_end[op] <= m->y_start[y])
+		return 0;
+	/* a call that launches what it waits for: until that began, the time is the call's own */
+	if (w->t <= m->g_start[op] && m->g_to[op] == w->tid)
+		return 0;
+	end = m->g_end[op];
+	if (w->t > end) {
+		lo = max64(end, floor);
+		/* what the thread's own waits say of its way back to a CPU says more */
+		if (i >= m->w_off[w->tid] && w->t <= m->w_end[i] && m->w_wake[i] > 0 &&
+		    w->t > m->w_wake[i]) {
+			take(w, C_RUN_QUEUE, max64(lo, m->w_wake[i]), -1, E_WAIT, i);
+			return 1;
+		}
+		take(w, C_SYNC_RETURN, lo, -1, E_SYNC, y);
+		return 1;
+	}
+	if (!hop_to(w, m->g_actor[op], m->y_start[y], E_SYNC, y, F_CLIP))
+		return 0;
+	w->op = op;
+	return 1;
+}
+
 static void walk_leg(struct walker *w)
 {
 	const struct walk_model *m = w->m;
@@ -595,17 +683,21 @@ static void walk_leg(struct walker *w)
 	int idle = 0;
 
 	while (w->t > w->stop && !w->out->failed) {
-		int64_t floor = settle(w), base, q, i, lo;
+		int64_t floor = settle(w), base, q, i, y, lo;
 
 		if (w->t < before) {
 			before = w->t;
 			idle = 0;
-		} else if (idle++ > MAX_IDLE_HOPS) {
+		} else if (idle++ > MAX_IDLE_HOPS && w->tid < m->n_threads) {
 			/* peers that name each other: say so, and go on where one began */
 			base = m->w_off[w->tid];
 			i = last_before(m->w_start, base, m->w_off[w->tid + 1], w->t);
 			take(w, C_UNEXPLAINED, max64(floor, i >= base ? m->w_start[i] : floor), -1,
 			     E_NONE, -1);
+			continue;
+		}
+		if (w->tid >= m->n_threads) {
+			in_stream(w, floor);
 			continue;
 		}
 		if (w->tid < 0 || w->t > m->t_last[w->tid] || w->t <= m->t_first[w->tid]) {
@@ -621,6 +713,9 @@ static void walk_leg(struct walker *w)
 		if (q >= m->q_off[w->tid] && w->t <= m->q_ready[q] && !gil_active(w))
 			if (in_queue_read(w, q, i, floor))
 				continue;
+		y = last_before(m->y_start, m->y_off[w->tid], m->y_off[w->tid + 1], w->t);
+		if (y >= m->y_off[w->tid] && w->t <= m->y_end[y] && in_sync(w, y, i, floor))
+			continue;
 		if (i >= base && w->t <= m->w_end[i]) {
 			in_wait(w, i, floor, &idle);
 			continue;
@@ -628,6 +723,8 @@ static void walk_leg(struct walker *w)
 		lo = max64(floor, i >= base ? m->w_end[i] : m->t_first[w->tid]);
 		if (q >= m->q_off[w->tid])
 			lo = max64(lo, m->q_ready[q] < w->t ? m->q_ready[q] : m->q_start[q]);
+		if (y >= m->y_off[w->tid])
+			lo = max64(lo, m->y_end[y] < w->t ? m->y_end[y] : m->y_start[y]);
 		take(w, C_CPU, lo, -1, E_NONE, -1);
 	}
 }
@@ -674,12 +771,13 @@ int64_t gpucorrelate_flatten(int64_t n, const int64_t *start, const int64_t *end
 }
 
 /*
- * Walk legs: leg k explains [stop[k], end[k]] ending on thread actor[k]; phase cuts of leg k are
- * cuts[cut_off[k]] .. cuts[cut_off[k + 1]]. Returns 0, or -1 when memory ran out.
+ * Walk legs: leg k explains [stop[k], end[k]] ending on actor[k], where that is a stream in op[k];
+ * phase cuts of leg k are cuts[cut_off[k]] .. cuts[cut_off[k + 1]]. Returns 0, or -1 when memory
+ * ran out.
  */
 int gpucorrelate_walk(const struct walk_model *m, int64_t n_legs, const int32_t *actor,
-		      const int64_t *end, const int64_t *stop, const int64_t *cut_off,
-		      const int64_t *cuts, struct walk_out *out)
+		      const int64_t *op, const int64_t *end, const int64_t *stop,
+		      const int64_t *cut_off, const int64_t *cuts, struct walk_out *out)
 {
 	int64_t k;
 
@@ -697,6 +795,7 @@ int gpucorrelate_walk(const struct walk_model *m, int64_t n_legs, const int32_t 
 		w.t = end[k];
 		w.stop = stop[k];
 		w.tid = actor[k];
+		w.op = op[k];
 		w.leg = (int32_t)k;
 		w.slack = -1;
 		walk_leg(&w);

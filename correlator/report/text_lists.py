@@ -23,7 +23,7 @@ _WITH_TIMES = 96
 
 
 @dataclass(frozen=True)
-class _Column:
+class Column:
     """A column of a table: its title and its cells, aligned to the right unless told."""
 
     title: str
@@ -32,13 +32,15 @@ class _Column:
 
     @property
     def width(self) -> int:
+        """Cells of a terminal that the widest takes."""
         return max([len(self.title), *map(width_of, self.cells)])
 
     def put(self, text: str, width: int) -> str:
+        """A text aligned as this column is."""
         return pad(text, width) if self.left else rjust(text, width)
 
 
-def _table(page: Page, columns: Sequence[_Column], styles: Sequence[str]) -> None:
+def put_columns(page: Page, columns: Sequence[Column], styles: Sequence[str]) -> None:
     """Rows of aligned cells; the last column takes what is left of the width."""
     widths = [column.width for column in columns]
     fixed = sum(widths[:-1]) + len(_GAP) * (len(widths) - 1)
@@ -74,30 +76,30 @@ def render_requests(
     """
     page = Page(out, options or TextOptions())
     columns = [
-        _Column("wall", [units.duration(row.wall_ns) for row in rows]),
-        _Column("TTFT", [units.duration(row.ttft_ns) for row in rows]),
-        _Column("in", [units.count(row.tokens_in) for row in rows]),
-        _Column("out", [units.count(row.tokens_out) for row in rows]),
+        Column("wall", [units.duration(row.wall_ns) for row in rows]),
+        Column("TTFT", [units.duration(row.ttft_ns) for row in rows]),
+        Column("in", [units.count(row.tokens_in) for row in rows]),
+        Column("out", [units.count(row.tokens_out) for row in rows]),
     ]
     if phase is not None:
         lengths = [sum(ns for name, ns in row.by_phase if name is phase) for row in rows]
-        columns.append(_Column(phase.value, [units.duration(ns) for ns in lengths]))
+        columns.append(Column(phase.value, [units.duration(ns) for ns in lengths]))
     if page.width >= _WITH_TIMES:
         arrivals = [units.instant(row.arrival_ns)[:-3] for row in rows]
-        columns.insert(0, _Column("arrival s", arrivals))
+        columns.insert(0, Column("arrival s", arrivals))
     mostly = [_mostly(row.by_phase, row.wall_ns) for row in rows]
     ended = ["" if row.status.startswith("finished") else row.status for row in rows]
     notes = [
         f"{status}; {most}" if status and most else status or most
         for status, most in zip(ended, mostly, strict=True)
     ]
-    columns.append(_Column("phases (of wall)", notes, left=True))
+    columns.append(Column("phases (of wall)", notes, left=True))
     taken = sum(column.width + len(_GAP) for column in columns[:-1])
     room = page.width - taken - len(_GAP) - min(columns[-1].width, 26)
     ids = short_ids([row.request_id for row in rows], max(room, _NARROWEST_ID))
-    _table(
+    put_columns(
         page,
-        [_Column("request", ids, left=True), *columns],
+        [Column("request", ids, left=True), *columns],
         ["" if not status else status_style(status) for status in ended],
     )
     _foot(page, len(rows), of, "request")
@@ -125,19 +127,19 @@ def render_steps(
         for status, row in zip(ended, rows, strict=True)
     ]
     columns = [
-        _Column("step", [str(row.step) for row in rows]),
-        _Column("wall", [units.duration(row.wall_ns) for row in rows]),
-        _Column("worker", [units.duration(row.worker_ns) for row in rows]),
-        _Column("kind", [clip(row.kind, 8) for row in rows], left=True),
-        _Column("rows", [units.count(row.rows) for row in rows]),
-        _Column("tokens", [units.count(row.tokens) for row in rows]),
-        _Column("prefill", [units.count(row.prefill_tokens) for row in rows]),
-        _Column("waiting", [units.count(row.waiting) for row in rows]),
-        _Column("longest", longest, left=True),
+        Column("step", [str(row.step) for row in rows]),
+        Column("wall", [units.duration(row.wall_ns) for row in rows]),
+        Column("worker", [units.duration(row.worker_ns) for row in rows]),
+        Column("kind", [clip(row.kind, 8) for row in rows], left=True),
+        Column("rows", [units.count(row.rows) for row in rows]),
+        Column("tokens", [units.count(row.tokens) for row in rows]),
+        Column("prefill", [units.count(row.prefill_tokens) for row in rows]),
+        Column("waiting", [units.count(row.waiting) for row in rows]),
+        Column("longest", longest, left=True),
     ]
     if page.width >= _WITH_TIMES:
-        columns.insert(1, _Column("start s", [units.instant(row.start_ns)[:-3] for row in rows]))
-    _table(page, columns, [status_style(status) if status else "" for status in ended])
+        columns.insert(1, Column("start s", [units.instant(row.start_ns)[:-3] for row in rows]))
+    put_columns(page, columns, [status_style(status) if status else "" for status in ended])
     _foot(page, len(rows), of, "step")
 
 

@@ -31,6 +31,12 @@ class Category(enum.StrEnum):
     EXTERNAL = "external"  # waiting for a process that is not traced
     UNOBSERVED = "unobserved"  # no probe covered the actor then
     UNEXPLAINED = "unexplained"  # covered, but no evidence names a cause
+    GPU = "gpu"  # the device ran work of the step that is explained
+    GPU_EARLIER = "gpu-earlier"  # the device ran work of another step, launched before
+    LAUNCH_GAP = "launch-gap"  # launched and let go by nothing else, not begun yet
+    QUEUE_GAP = "queue-gap"  # what it had to wait for on the device has ended, not begun yet
+    SYNC_RETURN = "sync-return"  # the device was done, the waiting call had not returned
+    HOST = "host"  # the thread's own time; whether it had a CPU then was not recorded
 
 
 class PhaseName(enum.StrEnum):

@@ -201,11 +201,13 @@ class _Reader:
                 _int(args.get("device"), _int(event.get("pid"), 0)),
                 _int(args.get("context"), 0),
                 int(_SYNCS.get(kind, SyncKind.UNKNOWN)),
-                _int(args.get("stream"), NONE_U64, least=0),
+                _stream(args.get("stream")),
                 _int(args.get("wait_on_cuda_event_id"), NONE_U64, least=0),
                 _correlation(args),
                 start_ns,
                 end_ns,
+                _int(args.get("wait_on_cuda_event_record_corr_id"), 0, least=0),
+                _stream(args.get("wait_on_stream")),
             )
         )
 
@@ -222,6 +224,12 @@ def _args(event: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(args, dict):
         raise _UnreadableError("args is no object")
     return args
+
+
+def _stream(value: object) -> int:
+    """A stream of a synchronisation; none is written as -1, in 64 bits or in 32."""
+    number = _int(value, NONE_U64, least=0)
+    return NONE_U64 if number == _U32 else number
 
 
 def _correlation(args: dict[str, Any]) -> int:

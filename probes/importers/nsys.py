@@ -29,13 +29,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SQLITE_MAGIC = b"SQLite format 3\x00"
-_KERNEL, _MEMCPY, _MEMSET, _RUNTIME, _SYNC = (
+_KERNEL, _MEMCPY, _MEMSET, _RUNTIME, _SYNC, _EVENT = (
     f"CUPTI_ACTIVITY_KIND_{name}"
-    for name in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME", "SYNCHRONIZATION")
+    for name in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME", "SYNCHRONIZATION", "CUDA_EVENT")
 )
 # What follows the function's name: the version of its parameters.
 _VERSION = re.compile(r"_v\d+(_ptsz|_ptds)?$")
 _NO_EVENT = 0xFFFFFFFF
+_NO_RECORD = (0, NONE_U64)
 #: What the tables of kernels, copies and fills have alike, as ``_op`` takes it.
 _COMMON = (
     "globalPid", "deviceId", "contextId", "streamId", "correlationId", "graphId", "graphNodeId",
@@ -218,12 +219,34 @@ class _Export:
     def _syncs(self) -> None:
         columns = (
             "globalPid", "deviceId", "contextId", "syncType", "streamId", "eventId",
-            "correlationId", "start", "end",
+            "correlationId", "start", "end", "eventSyncId",
         )  # fmt: skip
+        records = self._records()
         for row, values in self._select(_SYNC, columns):
-            self._add(_SYNC, row, self._synced, *values)
+            *most, times = values
+            self._add(_SYNC, row, self._synced, records.get((values[0], times), _NO_RECORD), *most)
 
-    def _synced(self, owner: Any, device: Any, context: Any, kind: Any, *rest: Any) -> None:  # noqa: ANN401
+    def _records(self) -> dict[tuple[Any, Any], tuple[int, int]]:
+        """The call that recorded an event, and its stream, by process and ``eventSyncId``.
+
+        That number is new each time an event is recorded; an event's own id is not.
+        """
+        columns = ("globalPid", "eventSyncId", "correlationId", "streamId")
+        return {
+            (owner, times): (correlation, NONE_U64 if stream is None else stream)
+            for _, (owner, times, correlation, stream) in self._select(_EVENT, columns)
+            if times is not None and isinstance(correlation, int)
+        }
+
+    def _synced(
+        self,
+        record: tuple[int, int],
+        owner: Any,  # noqa: ANN401
+        device: Any,  # noqa: ANN401
+        context: Any,  # noqa: ANN401
+        kind: Any,  # noqa: ANN401
+        *rest: Any,  # noqa: ANN401
+    ) -> None:
         stream, event, correlation, start, end = rest
         process = self._process(owner)
         process.syncs.add(
@@ -237,6 +260,7 @@ class _Export:
                 correlation or 0,
                 _number(start, "start"),
                 _number(end, "end"),
+                *record,
             )
         )
 

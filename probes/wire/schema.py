@@ -622,6 +622,8 @@ KINDS: tuple[Kind, ...] = (
             _c("correlation", "u64", "that of the call; 0: none"),
             _c("start_ns", "i64", "the wait began"),
             _c("end_ns", "i64", "it ended"),
+            _c("record", "u64", "correlation id of the call that recorded the event; 0: unknown"),
+            _c("record_stream", "u64", "stream it was recorded on; all bits set: unknown"),
         ),
     ),
 )

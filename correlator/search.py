@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Searches over many sorted stretches of one array at once."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    I64 = NDArray[np.int64]
+
+
+def last_at_most(values: I64, low: I64, high: I64, wanted: I64) -> I64:
+    """For each query the last index in ``[low, high)`` whose value is at most ``wanted``.
+
+    Args:
+        values: Ascending within every stretch that is asked about.
+        low: First index of each query's stretch.
+        high: One past the last.
+        wanted: What the value must not exceed.
+
+    Returns:
+        The index; ``low - 1`` where there is none.
+    """
+    left, right = low.astype(np.int64), high.astype(np.int64)
+    if not len(values) or not len(left):
+        return left - 1
+    for _ in range(int((right - left).max(initial=0)).bit_length()):
+        middle = (left + right) // 2
+        fits = (left < right) & (values[np.minimum(middle, len(values) - 1)] <= wanted)
+        moved = left < right
+        left = np.where(fits, middle + 1, left)
+        right = np.where(moved & ~fits, middle, right)
+    return left - 1
+
+
+def grouped(*keys: NDArray[np.generic]) -> tuple[I64, I64]:
+    """Rows that agree in all keys as one number.
+
+    Returns:
+        The number of each row, from 0, ascending with the keys; and the first row of each number.
+    """
+    n = len(keys[0])
+    if not n:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    number = np.zeros(n, np.int64)
+    for key in keys:
+        distinct, inverse = np.unique(key, return_inverse=True)
+        number = number * len(distinct) + inverse
+        number = np.unique(number, return_inverse=True)[1].astype(np.int64)
+    return number, np.unique(number, return_index=True)[1].astype(np.int64)
+
+
+def running_max(values: I64, off: I64) -> I64:
+    """The largest value so far within each stretch ``off[k]`` to ``off[k + 1]``."""
+    if not len(values):
+        return values.copy()
+    # Stretches are lifted above each other, so that one pass over all of them is enough.
+    low = int(values.min())
+    height = int(values.max()) - low + 1
+    stretch = np.repeat(np.arange(len(off) - 1), np.diff(off))
+    if height * max(1, len(off) - 1) < np.iinfo(np.int64).max // 2:
+        lift = stretch * height
+        return np.maximum.accumulate(values - low + lift) - lift + low
+    parts = [np.maximum.accumulate(values[a:b]) for a, b in itertools.pairwise(off)]
+    return np.concatenate(parts)
+
+
+def first_after(values: I64, low: I64, high: I64, wanted: I64) -> I64:
+    """For each query the first index in ``[low, high)`` whose value exceeds ``wanted``.
+
+    ``high`` where there is none. Arguments as in ``last_at_most``.
+    """
+    return last_at_most(values, low, high, wanted) + 1
+
+
+def busy_union_ns(start: I64, end: I64) -> int:
+    """Total length of intervals, overlap counted once."""
+    s, e = union(start, end)
+    return int((e - s).sum())
+
+
+def union(start: I64, end: I64) -> tuple[I64, I64]:
+    """Intervals merged where they touch or overlap, ascending; empty ones vanish."""
+    some = end > start
+    start, end = start[some], end[some]
+    if not len(start):
+        return start.astype(np.int64), end.astype(np.int64)
+    order = np.argsort(start, kind="stable")
+    start, reach = start[order], np.maximum.accumulate(end[order])
+    new = np.concatenate(([True], start[1:] > reach[:-1]))
+    first = np.flatnonzero(new)
+    last = np.concatenate((first[1:], [len(start)])) - 1
+    return start[first].astype(np.int64), reach[last].astype(np.int64)
+
+
+def clipped(start: I64, end: I64, low: int, high: int) -> tuple[I64, I64]:
+    """Intervals cut to ``[low, high]``; those outside vanish."""
+    start, end = np.maximum(start, low), np.minimum(end, high)
+    some = end > start
+    return start[some], end[some]
+
+
+def without(start: I64, end: I64, other_start: I64, other_end: I64) -> tuple[I64, I64]:
+    """What of merged intervals lies outside other merged intervals."""
+    edges = np.concatenate((start, end, other_start, other_end))
+    if not len(edges):
+        return start, end
+    edges = np.unique(edges)
+    low, high = edges[:-1], edges[1:]
+    kept = inside(start, end, low) & ~inside(other_start, other_end, low)
+    return union(low[kept], high[kept])
+
+
+def inside(start: I64, end: I64, moments: I64) -> NDArray[np.bool_]:
+    """Whether each moment lies in one of the merged intervals, their end excluded."""
+    if not len(start):
+        return np.zeros(len(moments), bool)
+    at = np.searchsorted(start, moments, side="right") - 1
+    return (at >= 0) & (end[np.maximum(at, 0)] > moments)
