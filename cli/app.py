@@ -10,6 +10,7 @@ from gpucorrelate.cli.attach import attach
 from gpucorrelate.cli.check import check
 from gpucorrelate.cli.daemon import daemon
 from gpucorrelate.cli.detach import detach
+from gpucorrelate.cli.importing import import_
 from gpucorrelate.cli.record import record
 from gpucorrelate.cli.report import report
 from gpucorrelate.cli.requests import requests
@@ -58,6 +59,10 @@ A recording needs neither root nor a daemon to be read:
   gpucorrelate record -o bad.gpcf --pid 4700 --duration 60s
   gpucorrelate report --slowest 1 bad.gpcf
 \b
+So does a GPU profile by PyTorch or Nsight Systems:
+  gpucorrelate import trace.json.gz -o run.gpcf
+  gpucorrelate report run.gpcf
+\b
 Exit codes: 0 done, 1 failed, 2 usage, 3 not found, 4 not permitted, 5 no daemon,
 6 not supported here, 7 bad data, 8 incomplete (with --strict), 130 interrupted."""
 
@@ -72,7 +77,19 @@ def cli() -> None:
     """Where every microsecond of an LLM request went, and who made it wait."""
 
 
-for command in (check, daemon, attach, detach, status, requests, steps, report, tables, record):
+for command in (
+    check,
+    daemon,
+    attach,
+    detach,
+    status,
+    requests,
+    steps,
+    report,
+    tables,
+    record,
+    import_,
+):
     cli.add_command(command)
 
 

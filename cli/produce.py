@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from gpucorrelate.cli import profile
 from gpucorrelate.cli.options import JSON, Look
 from gpucorrelate.cli.output import file_name, note, text_options, whole_file
 from gpucorrelate.cli.select import sort_requests, window
 from gpucorrelate.correlator.report import json, text, units
-from gpucorrelate.probes.wire.errors import NotFoundError
+from gpucorrelate.probes.wire.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -32,6 +33,7 @@ class Wanted:
     everything: bool = False
     since: str = ""
     until: str = ""
+    process: str = ""
 
 
 def is_folder(path: str) -> bool:
@@ -73,6 +75,9 @@ def write(run: Run, want: Wanted, form: str, look: Look, out: IO[str]) -> None:
     Raises:
         NotFoundError: there is nothing of it.
     """
+    if run.is_profile:
+        profile.write(run, want, form, look, out)
+        return
     options = text_options(look, out)
     if want.everything:
         json.write_lines(map(json.request_to_dict, _requests(run, want)), out)
@@ -145,7 +150,10 @@ def write_folder(run: Run, want: Wanted, folder: Path) -> None:
 
     Raises:
         NotFoundError: there is nothing to report; no folder is made.
+        UsageError: it is a profile, whose report is one file.
     """
+    if run.is_profile:
+        raise UsageError("a profile's report is one document", hint="name a file, not a folder")
     found = _requests(run, want)
     inside = folder / "requests"
     inside.mkdir(parents=True, exist_ok=True)

@@ -43,8 +43,12 @@ from gpucorrelate.cli.options import (
     help="Any of its ids (the API's, the engine's, the client's X-Request-Id), or a part of one.",
 )
 @click.option("--step", type=COUNT, help="A step's number.")
+@click.option("--process", default="", metavar="NAME", help="Whose step, in a profile of several.")
 @click.option(
-    "--slowest", type=click.IntRange(1, MAX_NUMBER), metavar="N", help="The N slowest requests."
+    "--slowest",
+    type=click.IntRange(1, MAX_NUMBER),
+    metavar="N",
+    help="The N slowest requests; of a profile, steps.",
 )
 @click.option("--all", "everything", is_flag=True, help="All requests, as JSON.")
 @click.option(
@@ -66,6 +70,7 @@ def report(
     form: str,
     request_id: str | None,
     step: int | None,
+    process: str,
     slowest: int | None,
     everything: bool,
     output: str | None,
@@ -80,7 +85,8 @@ def report(
     exactly; what is not known is a part of its own. Every report ends with what it rests on.
 
     FILE is a recording; it needs neither root nor the daemon. Without it the daemon's newest
-    session is read, or that of --session. Exits with 3 when there is nothing to report.
+    session is read, or that of --session. A profile that was imported has no requests: its
+    report is of its steps and devices. Exits with 3 when there is nothing to report.
     """
     chosen = [
         name
@@ -105,7 +111,7 @@ def report(
         check_place(Path(output))
     run = open_run(source)
     form = JSON if everything else form
-    want = produce.Wanted(request_id, step, slowest, everything, since, until)
+    want = produce.Wanted(request_id, step, slowest, everything, since, until, process)
     if output is None or output == "-":
         produce.write(run, want, form, look, sys.stdout)
     elif folder:

@@ -11,6 +11,7 @@ from gpucorrelate.cli.output import check_place, destination, unfinished
 from gpucorrelate.probes.wire.errors import StoreError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -41,9 +42,7 @@ class Copies(Protocol):
 
 
 def save_session(client: Copies, session: str, path: Path) -> int:
-    """Copies a session's recording; the file appears under its name when it is complete.
-
-    Where the name is a link, what it points to is replaced.
+    """Copies a session's recording to a file, as ``whole_recording`` does.
 
     Returns:
         Its size in bytes.
@@ -52,13 +51,26 @@ def save_session(client: Copies, session: str, path: Path) -> int:
         StoreError: it cannot be written; the session is still with the daemon.
         DaemonError: the daemon cannot be asked.
     """
-    name = ""
     hint = f"nothing is lost: gpucorrelate record -o ELSEWHERE --session {session}"
+    with whole_recording(path, hint) as out:
+        return client.copy_session(session, out)
+
+
+@contextlib.contextmanager
+def whole_recording(path: Path, hint: str = "") -> Iterator[BinaryIO]:
+    """A recording's file, which appears under its name when it is complete, or not at all.
+
+    Where the name is a link, what it points to is replaced.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    name = ""
     try:
         target = destination(path)
         fd, name = unfinished(target)
         with open(fd, "wb") as out:  # noqa: PTH123 - a descriptor
-            size = client.copy_session(session, out)
+            yield out
             mask = os.umask(0)
             os.umask(mask)
             os.fchmod(fd, 0o666 & ~mask)
@@ -70,4 +82,3 @@ def save_session(client: Copies, session: str, path: Path) -> int:
     finally:
         with contextlib.suppress(OSError):
             os.unlink(name)  # noqa: PTH108
-    return size

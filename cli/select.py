@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gpucorrelate.correlator.report.build import Run
+    from gpucorrelate.correlator.report.device_values import DeviceStepRow
     from gpucorrelate.correlator.report.values import RequestRow, StepRow
 
 _PHASES = tuple(name.value for name in PhaseName)
@@ -30,6 +31,15 @@ _STEP_ORDER: dict[str, Callable[[StepRow], int]] = {
     "waiting": lambda row: -row.waiting,
 }
 STEP_KEYS = tuple(_STEP_ORDER)
+
+_PROFILE_ORDER: dict[str, Callable[[DeviceStepRow], tuple[str, int] | int]] = {
+    "step": lambda row: (row.process, row.start_ns),
+    "wall": lambda row: -row.wall_ns,
+    "gpu-busy": lambda row: -row.gpu_busy_ns,
+    "gpu-idle": lambda row: row.gpu_busy_ns - row.wall_ns,
+    "launches": lambda row: -row.launches,
+}
+PROFILE_KEYS = tuple(_PROFILE_ORDER)
 
 
 def _known(value: int | None) -> int:
@@ -63,8 +73,27 @@ def sort_requests(rows: Sequence[RequestRow], key: str, *, reverse: bool) -> lis
 
 
 def sort_steps(rows: Sequence[StepRow], key: str, *, reverse: bool) -> list[StepRow]:
-    """Rows by one of ``STEP_KEYS``: the largest first, but step numbers ascending."""
+    """Rows by one of ``STEP_KEYS``: the largest first, but step numbers ascending.
+
+    Raises:
+        UsageError: that is a key of a profile's steps.
+    """
+    if key not in _STEP_ORDER:
+        raise UsageError(f"steps of an engine sort by one of {', '.join(STEP_KEYS)}, not {key}")
     return sorted(rows, key=_STEP_ORDER[key], reverse=reverse)
+
+
+def sort_profile_steps(
+    rows: Sequence[DeviceStepRow], key: str, *, reverse: bool
+) -> list[DeviceStepRow]:
+    """Rows by one of ``PROFILE_KEYS``: the largest first, but steps in order of time.
+
+    Raises:
+        UsageError: that is a key of an engine's steps.
+    """
+    if key not in _PROFILE_ORDER:
+        raise UsageError(f"steps of a profile sort by one of {', '.join(PROFILE_KEYS)}, not {key}")
+    return sorted(rows, key=_PROFILE_ORDER[key], reverse=reverse)  # type: ignore[arg-type, unused-ignore]
 
 
 def by_id(rows: Sequence[RequestRow], wanted: str | None) -> list[RequestRow]:

@@ -21,7 +21,13 @@ from gpucorrelate.cli.options import (
     until_option,
 )
 from gpucorrelate.cli.output import note, text_options
-from gpucorrelate.cli.select import STEP_KEYS, STEP_KINDS, sort_steps
+from gpucorrelate.cli.select import (
+    PROFILE_KEYS,
+    STEP_KEYS,
+    STEP_KINDS,
+    sort_profile_steps,
+    sort_steps,
+)
 from gpucorrelate.cli.source import open_run, strict_code
 from gpucorrelate.probes.wire.errors import NotFoundError
 
@@ -36,11 +42,12 @@ from gpucorrelate.probes.wire.errors import NotFoundError
 )
 @click.option(
     "--sort",
-    type=click.Choice(STEP_KEYS),
+    type=click.Choice(tuple(dict.fromkeys((*STEP_KEYS, *PROFILE_KEYS)))),
     default="step",
     show_default=True,
     metavar="KEY",
-    help=f"One of {', '.join(STEP_KEYS)}. All but step put the largest first.",
+    help=f"One of {', '.join(STEP_KEYS)}; of a profile {', '.join(PROFILE_KEYS)}. "
+    "All but step put the largest first.",
 )
 @click.option("--reverse", is_flag=True, help="The other way round.")
 @click.option("--kind", type=click.Choice(STEP_KINDS), help="Only steps of this kind.")
@@ -75,6 +82,16 @@ def steps(
     from gpucorrelate.correlator.report import json, text
 
     run = open_run(source)
+    if run.is_profile:
+        from gpucorrelate.cli import profile
+
+        if kind or since or until:
+            raise click.UsageError("--kind, --since and --until do not go with a profile")
+        every = sort_profile_steps(run.devices.rows(), sort, reverse=reverse)
+        profile.write_steps(
+            every[:limit] if limit else every, form, look, sys.stdout, of=len(every)
+        )
+        return strict_code(run.ledger, strict=strict)
     since_ns, until_ns = window(run, since, until)
     found = run.steps(since_ns=since_ns, until_ns=until_ns)
     rows = [row for row in found if kind in (None, row.kind)]

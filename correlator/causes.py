@@ -8,6 +8,7 @@ import re
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from gpucorrelate.correlator import device_words
 from gpucorrelate.correlator.report.values import (
     Actor,
     Category,
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from gpucorrelate.correlator.states import States
     from gpucorrelate.correlator.steps import Steps
 
-_EVIDENCE_WAIT, _EVIDENCE_QUEUE, _EVIDENCE_FAULT = 1, 2, 3
+_EVIDENCE_WAIT, _EVIDENCE_QUEUE, _EVIDENCE_FAULT, _EVIDENCE_GPU, _EVIDENCE_SYNC = 1, 2, 3, 4, 5
 _MODE_RETURN, _MODE_GIL, _MODE_GIL_INFERRED = 1, 2, 3
 
 #: x86-64 system calls by number, where waiters and wakers are usually found
@@ -118,6 +119,10 @@ class Describer:
         self._made: dict[tuple[object, ...], Segment] = {}
 
     @cached_property
+    def _words(self) -> device_words.DeviceWords:
+        return device_words.DeviceWords(self._s)
+
+    @cached_property
     def _names(self) -> dict[int, tuple[str, str]]:
         """Thread -> (name, role) as the process itself says; the latest counts."""
         rows = self._s.capture.table("thread")
@@ -162,6 +167,8 @@ class Describer:
         if thread < 0:
             return Actor(0, 0, "", "", "unknown", traced=False)
         threads = self._s.threads
+        if thread >= len(threads.tid):
+            return device_words.stream_actor(self._s.device, thread - len(threads.tid))
         tid, tgid = int(threads.tid[thread]), int(threads.tgid[thread])
         name, role = self._names.get(tid, ("", ""))
         process = self._processes.get(tgid) or self._comms.get(tgid, "")
@@ -200,7 +207,7 @@ class Describer:
 
     def span_before(self, thread: int, t_ns: int) -> str:
         """What the thread was in just before a moment; empty if nothing is known."""
-        if thread < 0:
+        if not 0 <= thread < len(self._s.threads.tid):
             return ""
         spans = self._s.spans
         low, high = spans.off[thread], spans.off[thread + 1]
@@ -258,6 +265,8 @@ class Describer:
             if len(self._made) >= _MADE_LIMIT:
                 self._made.clear()
             category = CATEGORIES[cat]
+            if category is Category.GPU:
+                name, step = self._words.operation(evidence), self._words.owner(evidence)
             made = self._made[key] = Segment(
                 start,
                 end,
@@ -294,6 +303,8 @@ class Describer:
             return Cause("message from", self.actor(related))
         if ekind == _EVIDENCE_FAULT:
             return self._fault_cause(evidence)
+        if ekind in (_EVIDENCE_GPU, _EVIDENCE_SYNC):
+            return self._words.cause(category, evidence, self.actor)
         if ekind == _EVIDENCE_WAIT:
             return self._wait_cause(category, evidence)
         if category is Category.UNOBSERVED:
@@ -305,6 +316,8 @@ class Describer:
     def _not_observed(self, start: int, thread: int) -> Cause:
         """Why nothing is known of a thread from a moment on."""
         threads = self._s.threads
+        if thread >= len(threads.tid):
+            return Cause("nothing on record lies before it on the stream")
         if thread < 0:
             return Cause("the thread that held the path is not known")
         if not threads.traced[thread]:
@@ -384,6 +397,10 @@ class Describer:
                 Evidence("fault", int(table["start_ns"][at]), int(table["end_ns"][at]),
                          int(table["tid"][at]), f"address {int(table['addr'][at]):#x}"),
             )  # fmt: skip
+        if ekind == _EVIDENCE_GPU:
+            return (self._words.operation_evidence(row),)
+        if ekind == _EVIDENCE_SYNC:
+            return (self._words.sync_evidence(row),)
         return ()
 
     def _running(self, span: int, thread: int, held_by: int) -> tuple[Evidence, ...]:
@@ -416,6 +433,11 @@ class Describer:
         at = bisect.bisect_left(times, end) - 1
         phase = cuts[at].phase if at >= 0 else PhaseName.UNKNOWN
         doing = self.span_before(to, end)
+        if ekind == _EVIDENCE_SYNC:
+            call = self._words.call(int(self._s.path.sync_call[evidence]))
+            op = self._words.operation(int(self._s.path.sync_op[evidence]))
+            cause = Cause("waited for", self.actor(to), f"in {op}")
+            return Wait(start, end, self.actor(waiter), call, cause, phase)
         if ekind == _EVIDENCE_QUEUE:
             kind = "queue read"
         elif mode >= _MODE_GIL:

@@ -10,6 +10,7 @@ import numpy as np
 
 from gpucorrelate.correlator.gaps import kernel_streams
 from gpucorrelate.correlator.report.values import Ledger, LedgerLine
+from gpucorrelate.correlator.states import imported
 from gpucorrelate.probes.wire.schema import CapabilityState
 
 if TYPE_CHECKING:
@@ -175,6 +176,8 @@ def _losses(capture: Capture) -> list[LedgerLine]:
 
 def _missing(capture: Capture, states: States) -> tuple[str, ...]:
     """Legs that were not observed, each with the reason."""
+    if imported(capture):
+        return _missing_of_profile(states)
     rows, strings = capture.table("capability"), capture.strings
     latest: dict[str, tuple[int, str]] = {}
     for source, state, reason in zip(
@@ -202,7 +205,23 @@ def _missing(capture: Capture, states: States) -> tuple[str, ...]:
         missing.append("the end: the recording stops in the middle, what came last is unknown")
     if not len(states.reads.start_ns) and len(capture.table("worker_step")):
         missing.append("shared-memory queues: no messages recorded (one-process executor?)")
-    missing.append("GPU: no device activity in this recording")
+    if not states.device.records:
+        missing.append("GPU: no device activity in this recording")
+    return tuple(missing)
+
+
+def _missing_of_profile(states: States) -> tuple[str, ...]:
+    """What no profile holds, and what this one does not."""
+    missing = ["OS waits: a profile holds none, so why a thread did not get on is not known"]
+    if not len(states.capture.table("gpu_sync")):
+        missing.append(
+            "synchronisation records: what calls waited for is inferred from when GPU work ended"
+        )
+    if len(states.device.processes) > 1:
+        missing.append(
+            "one clock of all processes: whether they share it is not known, so no path leads "
+            "from one to another"
+        )
     return tuple(missing)
 
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpucorrelate.correlator import device as devices
-from gpucorrelate.correlator import device_path
+from gpucorrelate.correlator import device_path, device_steps
 from gpucorrelate.correlator.gaps import Windows, closed, windows
 from gpucorrelate.correlator.native import flatten
 from gpucorrelate.correlator.report.values import Category
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from gpucorrelate.correlator.capture import Capture, Table
     from gpucorrelate.correlator.device import Device
     from gpucorrelate.correlator.device_path import DevicePath
+    from gpucorrelate.correlator.device_steps import DeviceSteps
 
     I64 = NDArray[np.int64]
     I32 = NDArray[np.int32]
@@ -187,6 +188,7 @@ class States:
     fault_table: Table
     device: Device
     path: DevicePath
+    device_steps: DeviceSteps
     processes: I64  # process ids, ascending
     lost: Windows
     closed: bool  # brought to an end: what threads waited in last is recorded
@@ -241,6 +243,7 @@ def build(capture: Capture) -> States:
         faults,
         device,
         device_path.build(capture, threads, device),
+        device_steps.build(capture, threads, device),
         processes,
         windows(capture, processes, (start_ns, end_ns)),
         closed(capture, waits),

@@ -17,6 +17,7 @@ from gpucorrelate.correlator import states as states_
 from gpucorrelate.correlator import steps as steps_
 from gpucorrelate.correlator.causes import Describer
 from gpucorrelate.correlator.report import verdict
+from gpucorrelate.correlator.report.device_build import DeviceRun
 from gpucorrelate.correlator.report.names import match_ids
 from gpucorrelate.correlator.report.values import (
     Category,
@@ -80,6 +81,17 @@ class Run:
     def ledger(self) -> Ledger:
         """What everything here rests on."""
         return ledgers.of_run(self.capture, self.states, self.steps_, self.requests_)
+
+    @cached_property
+    def devices(self) -> DeviceRun:
+        """The recording seen from its devices."""
+        return DeviceRun(self.states, self._walker, self._describe, self.ledger)
+
+    @property
+    def is_profile(self) -> bool:
+        """Whether it is a profile: devices and calls, no engine that says what its steps are."""
+        work = len(self.capture.table("gpu_op")) or len(self.capture.table("cuda_api"))
+        return bool(work) and not len(self.steps_) and not self.requests_
 
     # -- lists
 

@@ -44,7 +44,7 @@ SUMMARY_SCHEMA = "gpucorrelate.summary.v1"
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
-class _Actors:
+class Actors:
     """The actors one report mentions: each written out once, elsewhere by label and tid.
 
     Reports hold the same few actors in thousands of segments, mostly as the same object, and a
@@ -55,6 +55,7 @@ class _Actors:
         self._known: dict[int, tuple[Actor, str]] = {}
 
     def label(self, actor: Actor) -> str:
+        """The actor's label, which from now on is in the table."""
         found = self._known.get(id(actor))
         if found is None:
             found = self._known[id(actor)] = (actor, actor.label)
@@ -77,7 +78,7 @@ class _Actors:
         ]
 
 
-def _cause(cause: Cause | None, actors: _Actors) -> Json | None:
+def _cause(cause: Cause | None, actors: Actors) -> Json | None:
     if cause is None:
         return None
     actor = cause.actor
@@ -103,7 +104,8 @@ def _evidence(records: Iterable[Evidence]) -> list[Json]:
     ]
 
 
-def _segments(segments: Iterable[Segment], actors: _Actors) -> list[Json]:
+def segments_to_list(segments: Iterable[Segment], actors: Actors) -> list[Json]:
+    """Segments as plain values; their actors are noted in ``actors``."""
     label = actors.label
     return [
         {
@@ -123,7 +125,7 @@ def _segments(segments: Iterable[Segment], actors: _Actors) -> list[Json]:
     ]
 
 
-def _waits(waits: Iterable[Wait], actors: _Actors) -> list[Json]:
+def _waits(waits: Iterable[Wait], actors: Actors) -> list[Json]:
     return [
         {
             "start_ns": wait.start_ns,
@@ -153,7 +155,8 @@ def _pairs(pairs: Iterable[tuple[Category | PhaseName | str, int]]) -> Json:
     return {str(name): length_ns for name, length_ns in pairs}
 
 
-def _ledger(ledger: Ledger) -> Json:
+def ledger_to_dict(ledger: Ledger) -> Json:
+    """A ledger as plain values."""
     return {
         "clean": ledger.clean,
         "lines": [
@@ -164,7 +167,7 @@ def _ledger(ledger: Ledger) -> Json:
     }
 
 
-def _verdict(verdict: Verdict, actors: _Actors) -> Json:
+def _verdict(verdict: Verdict, actors: Actors) -> Json:
     stall = _waits([] if verdict.stall is None else [verdict.stall], actors)
     return {
         "text": verdict.text,
@@ -188,7 +191,7 @@ def request_to_dict(report: RequestReport) -> Json:
 
     Segments name their actor by its label and tid; ``actors`` says who that is.
     """
-    actors = _Actors()
+    actors = Actors()
     return {
         "schema": REQUEST_SCHEMA,
         "request_id": report.request_id,
@@ -219,22 +222,22 @@ def request_to_dict(report: RequestReport) -> Json:
             }
             for phase in report.phases
         ],
-        "segments": _segments(report.segments, actors),
-        "ttft_segments": _segments(report.ttft_segments, actors),
+        "segments": segments_to_list(report.segments, actors),
+        "ttft_segments": segments_to_list(report.ttft_segments, actors),
         "waits": _waits(report.waits, actors),
         "tokens": [_token(leg) for leg in report.tokens],
         "checks": [
             {"place": check.place, "count": check.count, "hash": f"{check.hash:016x}"}
             for check in report.checks
         ],
-        "ledger": _ledger(report.ledger),
+        "ledger": ledger_to_dict(report.ledger),
         "actors": actors.table(),
     }
 
 
 def step_to_dict(report: StepReport) -> Json:
     """One step as plain values."""
-    actors = _Actors()
+    actors = Actors()
     return {
         "schema": STEP_SCHEMA,
         "step": report.step,
@@ -249,9 +252,9 @@ def step_to_dict(report: StepReport) -> Json:
         "prefill_tokens": report.prefill_tokens,
         "waiting": report.waiting,
         "request_ids": list(report.request_ids),
-        "segments": _segments(report.segments, actors),
+        "segments": segments_to_list(report.segments, actors),
         "waits": _waits(report.waits, actors),
-        "ledger": _ledger(report.ledger),
+        "ledger": ledger_to_dict(report.ledger),
         "actors": actors.table(),
     }
 
@@ -313,7 +316,7 @@ def summary_to_dict(summary: RunSummary) -> Json:
         "by_category": _pairs(summary.by_category),
         "actors": _pairs(summary.actors),
         "meta": dict(summary.meta),
-        "ledger": _ledger(summary.ledger),
+        "ledger": ledger_to_dict(summary.ledger),
     }
 
 

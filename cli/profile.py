@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports of a profile: a recording of devices and calls without an engine's own steps."""
+
+from __future__ import annotations
+
+from typing import IO, TYPE_CHECKING
+
+from gpucorrelate.cli.options import JSON, Look
+from gpucorrelate.cli.output import text_options
+from gpucorrelate.correlator.report import device_json, device_text, json
+from gpucorrelate.probes.wire.errors import NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpucorrelate.cli.produce import Wanted
+    from gpucorrelate.correlator.report.build import Run
+    from gpucorrelate.correlator.report.device_values import DeviceStepRow
+
+
+def write(run: Run, want: Wanted, form: str, look: Look, out: IO[str]) -> None:
+    """Writes what is wanted of a profile.
+
+    Raises:
+        NotFoundError: it has no requests, no such step, or no device activity.
+    """
+    devices = run.devices
+    if want.since or want.until:
+        raise UsageError("--since and --until do not go with a profile: it has steps")
+    if want.request_id is not None:
+        raise NotFoundError(
+            "a profile has steps and no requests", hint="see: gpucorrelate report --slowest 1"
+        )
+    if not devices.ledger.gpu_records:
+        raise NotFoundError("this trace holds no device activity")
+    if want.step is not None:
+        chosen = [devices.find(want.step, want.process)]
+    elif want.slowest is not None:
+        chosen = devices.slowest(want.slowest)
+    elif form == JSON:
+        json.write_document(device_json.run_to_dict(devices.whole(), devices.reports()), out)
+        return
+    else:
+        device_text.render_run(devices.whole(), out, text_options(look, out))
+        return
+    for i, step in enumerate(chosen):
+        report = devices.report(step)
+        if form == JSON:
+            json.write_lines([device_json.step_to_dict(report)], out)
+        else:
+            out.write("\n\n" if i else "")
+            device_text.render_step(report, out, text_options(look, out))
+
+
+def write_steps(
+    rows: Sequence[DeviceStepRow], form: str, look: Look, out: IO[str], *, of: int
+) -> None:
+    """Writes a list of a profile's steps."""
+    if form == JSON:
+        json.write_lines(map(device_json.step_row_to_dict, rows), out)
+    else:
+        device_text.render_steps(rows, out, text_options(look, out), of=of)

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What devices did in a step: sums, a partition of its wall time, idle gaps, calls.
+
+A step's window begins with its first call and ends with its last call or its last operation,
+whichever is later. Two sums are kept and never one without the other: the total of operations,
+and the time in which at least one of them ran (busy, overlap counted once).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpucorrelate.correlator.device import LAUNCHES, CallKind
+from gpucorrelate.correlator.device_steps import REASONS, Assigned
+from gpucorrelate.correlator.kernels import decode
+from gpucorrelate.correlator.report.device_values import (
+    DeviceLedger,
+    KernelShare,
+    StepDevice,
+    SyncShare,
+)
+from gpucorrelate.correlator.search import clipped, union, without
+from gpucorrelate.probes.wire.schema import GpuOpKind
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gpucorrelate.correlator.device import Device
+    from gpucorrelate.correlator.device_steps import DeviceSteps
+    from gpucorrelate.correlator.states import States
+
+    I64 = NDArray[np.int64]
+
+_SYNC_NAMES = {
+    CallKind.SYNC_DEVICE: "device",
+    CallKind.SYNC_STREAM: "stream",
+    CallKind.SYNC_EVENT: "event",
+    CallKind.POLL: "polling",
+    CallKind.COPY: "blocking copy",
+    CallKind.FILL: "blocking fill",
+}
+
+
+@dataclass(frozen=True)
+class StepOps:
+    """Operations and calls by step, found once for all steps."""
+
+    ops: I64
+    op_off: I64
+    calls: I64
+    call_off: I64
+
+    @classmethod
+    def of(cls, steps: DeviceSteps) -> StepOps:
+        """Sort them by step."""
+        return cls(*_by_step(steps.of, len(steps)), *_by_step(steps.call_of, len(steps)))
+
+    def own(self, step: int) -> I64:
+        """The step's operations."""
+        return self.ops[self.op_off[step] : self.op_off[step + 1]]
+
+    def made(self, step: int) -> I64:
+        """The calls made during the step."""
+        return self.calls[self.call_off[step] : self.call_off[step + 1]]
+
+
+def _by_step(step: I64, count: int) -> tuple[I64, I64]:
+    order = np.argsort(step, kind="stable")
+    return order, np.searchsorted(step[order], np.arange(count + 1)).astype(np.int64)
+
+
+def window(device: Device, steps: DeviceSteps, step: int, own: I64) -> tuple[int, int, int]:
+    """Start and end of a step, and the operation that it ends with; -1 it ends with a call."""
+    start, end = int(steps.start_ns[step]), int(steps.end_ns[step])
+    if not len(own):
+        return start, end, -1
+    last = int(own[device.ops.end_ns[own].argmax()])
+    start = min(start, int(device.ops.start_ns[own].min()))
+    if int(device.ops.end_ns[last]) > end:
+        return start, int(device.ops.end_ns[last]), last
+    return start, end, -1
+
+
+def account(states: States, steps: DeviceSteps, index: StepOps, step: int) -> StepDevice:
+    """What devices did in one step."""
+    device, own, made = states.device, index.own(step), index.made(step)
+    start, end, _ = window(device, steps, step, own)
+    ops, calls = device.ops, device.calls
+    parts = _partition(states, steps, step, own, (start, end))
+    kinds = calls.kind[made]
+    launching = made[np.isin(kinds, LAUNCHES)]
+    call = ops.call[own]
+    graph = (call >= 0) & (calls.kind[call] == CallKind.GRAPH_LAUNCH) if len(calls) else call < -1
+    first, last = _gpu_span(device, own)
+    return StepDevice(
+        gpu_sum_ns=int((ops.end_ns[own] - ops.start_ns[own]).sum()),
+        gpu_busy_ns=parts[0][1],
+        gpu_span_ns=last - first,
+        kernels=int((ops.table["op"][own] == GpuOpKind.KERNEL).sum()),
+        copies=int((ops.table["op"][own] == GpuOpKind.MEMCPY).sum()),
+        fills=int((ops.table["op"][own] == GpuOpKind.MEMSET).sum()),
+        parts=parts,
+        launches=len(launching),
+        graph_launches=int((kinds == CallKind.GRAPH_LAUNCH).sum()),
+        graph_ops=int(graph.sum()),
+        calls=len(made),
+        launch_ns=int((calls.end_ns[launching] - calls.start_ns[launching]).sum()),
+        syncs=_syncs(states, made),
+        classes=classes(states, own),
+        top=top(states, own),
+        clamped=int((ops.early_ns[own] > 0).sum()),
+        by_stream=int((steps.how[own] == Assigned.BY_STREAM).sum()),
+        by_time=int((steps.how[own] == Assigned.BY_TIME).sum()),
+    )
+
+
+def _gpu_span(device: Device, own: I64) -> tuple[int, int]:
+    if not len(own):
+        return 0, 0
+    return int(device.ops.start_ns[own].min()), int(device.ops.end_ns[own].max())
+
+
+def _partition(
+    states: States, steps: DeviceSteps, step: int, own: I64, whole: tuple[int, int]
+) -> tuple[tuple[str, int], ...]:
+    """The window cut by what the process's devices did; the parts sum to it exactly."""
+    device = states.device
+    ops, calls = device.ops, device.calls
+    start, end = whole
+    busy = clipped(*union(ops.start_ns[own], ops.end_ns[own]), start, end)
+    near = (ops.process == steps.process[step]) & (ops.end_ns > start) & (ops.start_ns < end)
+    other = np.flatnonzero(near & (steps.of != step))
+    theirs = without(*clipped(*union(ops.start_ns[other], ops.end_ns[other]), start, end), *busy)
+    idle = without(np.array([start]), np.array([end]), *union(*_both(busy, theirs)))
+    if not len(own):
+        return (
+            ("own GPU work", 0),
+            ("GPU work of other steps", _length(theirs)),
+            ("no GPU work", _length(idle)),
+        )
+    launched = ops.call[own][ops.call[own] >= 0]
+    first, last = _gpu_span(device, own)
+    begun = min(int(calls.start_ns[launched].min()) if len(launched) else first, first)
+    before = clipped(*idle, start, begun)
+    launching = clipped(*idle, begun, first)
+    within = clipped(*idle, first, last)
+    after = clipped(*idle, last, end)
+    return (
+        ("own GPU work", _length(busy)),
+        ("GPU work of other steps", _length(theirs)),
+        ("host before the first launch", _length(before)),
+        ("first launch to first GPU work", _length(launching)),
+        ("GPU idle in between", _length(within)),
+        ("host after the last GPU work", _length(after)),
+    )
+
+
+def _both(a: tuple[I64, I64], b: tuple[I64, I64]) -> tuple[I64, I64]:
+    return np.concatenate((a[0], b[0])), np.concatenate((a[1], b[1]))
+
+
+def _length(intervals: tuple[I64, I64]) -> int:
+    return int((intervals[1] - intervals[0]).sum())
+
+
+def idle_gaps(device: Device, own: I64, count: int) -> list[tuple[int, int, int]]:
+    """The longest stretches within a step's GPU work in which none of its operations ran.
+
+    Returns:
+        Start, end, and the operation that ended it, the longest first.
+    """
+    ops = device.ops
+    start, end = union(ops.start_ns[own], ops.end_ns[own])
+    low, high = end[:-1], start[1:]
+    longest = np.argsort(low - high, kind="stable")[:count]
+    by_start = own[np.argsort(ops.start_ns[own], kind="stable")]
+    at = np.searchsorted(ops.start_ns[by_start], high[longest])
+    return list(
+        zip(low[longest].tolist(), high[longest].tolist(), by_start[at].tolist(), strict=True)
+    )
+
+
+def _syncs(states: States, made: I64) -> tuple[SyncShare, ...]:
+    """Waits for devices by kind: how long, the device busy meanwhile, idle after it was done."""
+    path, device = states.path, states.device
+    rows = np.flatnonzero(np.isin(path.sync_call, made))
+    if not len(rows):
+        return ()
+    kinds = device.calls.kind[path.sync_call[rows]]
+    process = device.calls.process[path.sync_call[rows]]
+    found = []
+    for kind in np.unique(kinds).tolist():
+        mine = rows[kinds == kind]
+        over = busy = 0
+        for row, owner in zip(mine.tolist(), process[kinds == kind].tolist(), strict=True):
+            start, end = int(path.sync_start_ns[row]), int(path.sync_end_ns[row])
+            near = (device.ops.end_ns > start) & (device.ops.start_ns < end)
+            ops = np.flatnonzero(near & (device.ops.process == owner))
+            intervals = union(device.ops.start_ns[ops], device.ops.end_ns[ops])
+            busy += _length(clipped(*intervals, start, end))
+            if path.sync_op[row] >= 0:
+                done = int(device.ops.end_ns[path.sync_op[row]])
+                over += end - min(max(done, start), end)
+        total = int((path.sync_end_ns[mine] - path.sync_start_ns[mine]).sum())
+        name = _SYNC_NAMES.get(CallKind(kind), CallKind(kind).name.lower())
+        found.append(SyncShare(name, len(mine), total, busy, over))
+    return tuple(sorted(found, key=lambda share: -share.length_ns))
+
+
+def _lengths_by_name(states: States, own: I64) -> list[tuple[str, int, int]]:
+    """Name, total and count of operations, kernels by their name, others by what they do."""
+    ops = states.device.ops
+    names, inverse, count = np.unique(
+        ops.table["name"][own], return_inverse=True, return_counts=True
+    )
+    total = np.zeros(len(names), np.int64)
+    np.add.at(total, inverse, ops.end_ns[own] - ops.start_ns[own])
+    strings = states.capture.strings
+    return [
+        (strings[name], length, n)
+        for name, length, n in zip(names.tolist(), total.tolist(), count.tolist(), strict=True)
+    ]
+
+
+def classes(states: States, own: I64) -> tuple[KernelShare, ...]:
+    """Operations by class, copies and fills as classes of their own, the longest first."""
+    kernels = own[states.device.ops.table["op"][own] == GpuOpKind.KERNEL]
+    total: Counter[str] = Counter()
+    count: Counter[str] = Counter()
+    for name, length, n in _lengths_by_name(states, kernels):
+        total[decode(name).cls] += length
+        count[decode(name).cls] += n
+    for kind, name in ((GpuOpKind.MEMCPY, "memcpy"), (GpuOpKind.MEMSET, "memset")):
+        rows = own[states.device.ops.table["op"][own] == kind]
+        if len(rows):
+            ops = states.device.ops
+            total[name] += int((ops.end_ns[rows] - ops.start_ns[rows]).sum())
+            count[name] += len(rows)
+    return tuple(KernelShare(str(n), count[n], length) for n, length in total.most_common())
+
+
+def top(states: States, own: I64) -> tuple[KernelShare, ...]:
+    """Operations by name, the longest first."""
+    found = sorted(_lengths_by_name(states, own), key=lambda row: (-row[1], row[0]))
+    return tuple(KernelShare(name, n, length) for name, length, n in found[:20])
+
+
+def ledger(states: States, steps: DeviceSteps) -> DeviceLedger:
+    """Every record of a device, assigned to a step or counted by why not."""
+    device = states.device
+    ops, calls = device.ops, device.calls
+    how = np.bincount(steps.how, minlength=len(Assigned))
+    launching = np.isin(calls.kind, LAUNCHES)
+    return DeviceLedger(
+        gpu_records=device.records,
+        assigned=int((steps.of >= 0).sum()),
+        by_launch=int(how[Assigned.BY_LAUNCH]),
+        by_stream=int(how[Assigned.BY_STREAM]),
+        by_time=int(how[Assigned.BY_TIME]),
+        unassigned=tuple(
+            (reason, int(how[code])) for code, reason in REASONS.items() if how[code]
+        ),
+        clamped=int((ops.early_ns > 0).sum()),
+        invalid=ops.invalid,
+        without_call=int((ops.call < 0).sum()),
+        calls=len(calls) + calls.invalid,
+        calls_invalid=calls.invalid,
+        launches=int(launching.sum()),
+        launches_without_record=int((launching & (calls.ops == 0)).sum()),
+        repeated_ids=ops.repeated,
+        inferred=states.path.guessed,
+    )

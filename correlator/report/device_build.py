@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reports of a profile: steps as devices see them, their paths and accounts."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpucorrelate.correlator import device_accounts as accounts
+from gpucorrelate.correlator.device import LAUNCHES, CallKind
+from gpucorrelate.correlator.device_words import DeviceWords, stream_actor
+from gpucorrelate.correlator.kernels import decode
+from gpucorrelate.correlator.report.device_values import (
+    DeviceLedger,
+    DeviceRunReport,
+    DeviceShare,
+    DeviceStepReport,
+    DeviceStepRow,
+    IdleGap,
+    KernelShare,
+)
+from gpucorrelate.correlator.report.values import Category
+from gpucorrelate.correlator.search import busy_union_ns
+from gpucorrelate.correlator.states import CATEGORIES
+from gpucorrelate.correlator.walk import LegSpec
+from gpucorrelate.probes.wire.errors import NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from gpucorrelate.correlator.causes import Describer
+    from gpucorrelate.correlator.device_steps import DeviceSteps
+    from gpucorrelate.correlator.report.values import Ledger, Segment
+    from gpucorrelate.correlator.states import States
+    from gpucorrelate.correlator.walk import Paths, Walker
+
+_GAPS = 5
+_GPU = CATEGORIES.index(Category.GPU)
+_GPU_EARLIER = CATEGORIES.index(Category.GPU_EARLIER)
+
+
+class DeviceRun:
+    """A recording seen from its devices; reports are built when asked for."""
+
+    def __init__(
+        self, states: States, walker: Walker, describe: Describer, ledger: Ledger
+    ) -> None:
+        self._s = states
+        self._walker = walker
+        self._describe = describe
+        self._ledger = ledger
+        self._words = DeviceWords(states)
+        self._index = accounts.StepOps.of(self.steps)
+
+    @property
+    def steps(self) -> DeviceSteps:
+        """The steps."""
+        return self._s.device_steps
+
+    @cached_property
+    def ledger(self) -> DeviceLedger:
+        """What became of every record."""
+        return accounts.ledger(self._s, self.steps)
+
+    def rows(self) -> tuple[DeviceStepRow, ...]:
+        """One row per step, in order of process and time."""
+        return self._rows(range(len(self.steps)))
+
+    def find(self, number: int, process: str = "") -> int:
+        """The step of that number.
+
+        Raises:
+            NotFoundError: there is none.
+            UsageError: several processes have one.
+        """
+        found = [
+            i
+            for i in np.flatnonzero(self.steps.number == number).tolist()
+            if process in ("", self._process(int(self.steps.process[i])))
+        ]
+        if not found:
+            numbers = self.steps.number
+            known = f"{int(numbers.min())} to {int(numbers.max())}" if len(numbers) else "none"
+            raise NotFoundError(
+                f"step {number} was not recorded (recorded: {known})",
+                hint="list them: gpucorrelate steps",
+            )
+        if len(found) > 1:
+            several = ", ".join(self._process(int(self.steps.process[i])) for i in found[:4])
+            raise UsageError(
+                f"{len(found)} processes have a step {number}: {several}",
+                hint="say which: --process NAME",
+            )
+        return found[0]
+
+    def slowest(self, count: int) -> list[int]:
+        """The slowest steps, slowest first."""
+        walls = [(self._leg(i).start_ns - self._leg(i).end_ns, i) for i in range(len(self.steps))]
+        return [i for _, i in sorted(walls)[:count]]
+
+    def report(self, step: int) -> DeviceStepReport:
+        """One step in full."""
+        leg = self._leg(step)
+        paths = self._walker.walk([leg])
+        number = int(self.steps.number[step])
+        segments = self._segments(paths, 0, number)
+        own = self._index.own(step)
+        return DeviceStepReport(
+            step=number,
+            name=self._name(step),
+            process=self._process(int(self.steps.process[step])),
+            start_ns=leg.start_ns,
+            end_ns=leg.end_ns,
+            implied=bool(self.steps.implied[step]),
+            segments=segments,
+            device=accounts.account(self._s, self.steps, self._index, step),
+            gaps=self._gaps(own),
+            device_ledger=self.ledger,
+            ledger=self._ledger,
+        )
+
+    def reports(self) -> Iterator[DeviceStepReport]:
+        """Every step in full, in order of process and time."""
+        return map(self.report, range(len(self.steps)))
+
+    def whole(self) -> DeviceRunReport:
+        """The whole profile."""
+        rows = self.rows()
+        categories: Counter[Category] = Counter()
+        for row in rows:
+            categories.update(dict(row.by_category))
+        everything = np.arange(len(self._s.device.ops))
+        return DeviceRunReport(
+            start_ns=self._s.start_ns,
+            end_ns=self._s.end_ns,
+            sources=self._sources(),
+            devices=tuple(self._devices()),
+            steps=rows,
+            classes=accounts.classes(self._s, everything),
+            top=accounts.top(self._s, everything),
+            device_ledger=self.ledger,
+            ledger=self._ledger,
+            by_category=tuple(categories.most_common()),
+        )
+
+    # Parts.
+
+    def _leg(self, step: int) -> LegSpec:
+        own = self._index.own(step)
+        start, end, op = accounts.window(self._s.device, self.steps, step, own)
+        actor = int(self._s.path.actor[op]) if op >= 0 else int(self.steps.thread[step])
+        return LegSpec(actor, start, end, (), op)
+
+    def _rows(self, chosen: Iterable[int]) -> tuple[DeviceStepRow, ...]:
+        chosen = list(chosen)
+        legs = [self._leg(i) for i in chosen]
+        paths = self._walker.walk(legs)
+        return tuple(
+            self._row(step, leg, self._sums(paths.leg(k), step))
+            for k, (step, leg) in enumerate(zip(chosen, legs, strict=True))
+        )
+
+    def _row(
+        self, step: int, leg: LegSpec, by_category: tuple[tuple[Category, int], ...]
+    ) -> DeviceStepRow:
+        ops, own = self._s.device.ops, self._index.own(step)
+        kinds = self._s.device.calls.kind[self._index.made(step)]
+        return DeviceStepRow(
+            step=int(self.steps.number[step]),
+            name=self._name(step),
+            process=self._process(int(self.steps.process[step])),
+            start_ns=leg.start_ns,
+            end_ns=leg.end_ns,
+            implied=bool(self.steps.implied[step]),
+            ops=len(own),
+            launches=int(np.isin(kinds, LAUNCHES).sum()),
+            graph_launches=int((kinds == CallKind.GRAPH_LAUNCH).sum()),
+            gpu_sum_ns=int((ops.end_ns[own] - ops.start_ns[own]).sum()),
+            gpu_busy_ns=busy_union_ns(ops.start_ns[own], ops.end_ns[own]),
+            by_category=by_category,
+        )
+
+    def _sums(self, rows: NDArray[np.void], step: int) -> tuple[tuple[Category, int], ...]:
+        """Path time by category, what other steps launched told apart."""
+        code = rows["category"].astype(np.int64)
+        gpu = np.flatnonzero(code == _GPU)
+        owner = self.steps.of[rows["evidence"][gpu]]
+        code[gpu[owner != step]] = _GPU_EARLIER
+        sums = np.zeros(len(CATEGORIES), np.int64)
+        np.add.at(sums, code, rows["end"] - rows["start"])
+        found = [(CATEGORIES[i], int(sums[i])) for i in np.flatnonzero(sums).tolist()]
+        return tuple(sorted(found, key=lambda pair: -pair[1]))
+
+    def _segments(self, paths: Paths, leg: int, number: int) -> tuple[Segment, ...]:
+        found = self._describe.segments(paths.leg(leg), paths.leg_hops(leg), ())
+        return tuple(
+            dataclasses.replace(one, category=Category.GPU_EARLIER)
+            if one.category is Category.GPU and one.step != number
+            else one
+            for one in found
+        )
+
+    def _gaps(self, own: NDArray[np.int64]) -> tuple[IdleGap, ...]:
+        found = accounts.idle_gaps(self._s.device, own, _GAPS) if len(own) else []
+        actors = self._s.path.actor
+        paths = self._walker.walk(
+            [LegSpec(int(actors[op]), start, end, (), op) for start, end, op in found]
+        )
+        return tuple(self._gap(k, gap, paths, own) for k, gap in enumerate(found))
+
+    def _gap(
+        self, k: int, gap: tuple[int, int, int], paths: Paths, own: NDArray[np.int64]
+    ) -> IdleGap:
+        start, end, op = gap
+        ops, calls = self._s.device.ops, self._s.device.calls
+        sums: Counter[str] = Counter()
+        for one in self._describe.segments(paths.leg(k), paths.leg_hops(k), ()):
+            what = f"{one.category.value} {one.span}".strip()
+            sums[f"{what} in {one.actor.label}"] += one.length_ns
+        before = own[ops.end_ns[own] == start]
+        call = int(ops.call[op])
+        return IdleGap(
+            start_ns=start,
+            end_ns=end,
+            stream=stream_actor(self._s.device, int(ops.stream[op])).label,
+            before=self._words.operation(int(before[0])) if len(before) else "",
+            after=self._words.operation(op),
+            launch=self._words.call(call) if call >= 0 else "",
+            launched_ns=int(calls.start_ns[call]) if call >= 0 else None,
+            doing=tuple(sums.most_common(6)),
+        )
+
+    def _devices(self) -> Iterable[DeviceShare]:
+        device = self._s.device
+        keys = [(s.process, s.device) for s in device.streams]
+        of = np.array([keys.index(key) for key in keys], np.int64)[device.ops.stream]
+        for i in sorted(set(of.tolist())):
+            rows = np.flatnonzero(of == i)
+            start, end = device.ops.start_ns[rows], device.ops.end_ns[rows]
+            yield DeviceShare(
+                self._process(keys[i][0]),
+                keys[i][1],
+                len(rows),
+                int((end - start).sum()),
+                busy_union_ns(start, end),
+                int(end.max() - start.min()),
+            )
+
+    @cached_property
+    def _roles(self) -> dict[int, str]:
+        return {info.stream: info.role for info in self._s.capture.streams}
+
+    @cached_property
+    def _labels(self) -> tuple[str, ...]:
+        """A name for each process that no other has."""
+        names = []
+        for process in self._s.device.processes:
+            role = self._roles.get(process.stream, "")
+            names.append(role if role and role != "?" else f"pid {process.pid}")
+        twice = {name for name, n in Counter(names).items() if n > 1}
+        pids = [process.pid for process in self._s.device.processes]
+        return tuple(
+            f"{name} pid {pid}" if name in twice else name
+            for name, pid in zip(names, pids, strict=True)
+        )
+
+    def _process(self, process: int) -> str:
+        return self._labels[process]
+
+    def _name(self, step: int) -> str:
+        return self._s.capture.strings[int(self.steps.name[step])]
+
+    def _sources(self) -> tuple[str, ...]:
+        meta = self._s.capture.table("meta")
+        strings = self._s.capture.strings
+        pairs = zip(meta["key"].tolist(), meta["value"].tolist(), strict=True)
+        return tuple(strings[value] for key, value in pairs if strings[key] == "import")
+
+
+def merged(shares: Sequence[KernelShare]) -> tuple[KernelShare, ...]:
+    """Shares with the same short name as one, the longest first."""
+    by_name: dict[str, tuple[int, int]] = {}
+    for share in shares:
+        short = decode(share.name).short
+        count, length = by_name.get(short, (0, 0))
+        by_name[short] = (count + share.count, length + share.length_ns)
+    found = sorted(by_name.items(), key=lambda item: -item[1][1])
+    return tuple(KernelShare(name, count, length) for name, (count, length) in found)
