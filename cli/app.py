@@ -8,6 +8,7 @@ import click
 import gpucorrelate
 from gpucorrelate.cli.attach import attach
 from gpucorrelate.cli.check import check
+from gpucorrelate.cli.compare import compare
 from gpucorrelate.cli.daemon import daemon
 from gpucorrelate.cli.detach import detach
 from gpucorrelate.cli.importing import import_
@@ -78,18 +79,9 @@ def cli() -> None:
 
 
 for command in (
-    check,
-    daemon,
-    attach,
-    detach,
-    status,
-    requests,
-    steps,
-    report,
-    tables,
-    record,
+    check, daemon, attach, detach, status, requests, steps, report, tables, compare, record,
     import_,
-):
+):  # fmt: skip
     cli.add_command(command)
 
 

@@ -149,6 +149,8 @@ class Describer:
         for info in self._s.capture.streams:
             if info.producer == "vllm" and info.role and info.role != "?":
                 names[info.tgid] = _PROCESS_NAMES.get(info.role, info.role.capitalize())
+            elif info.producer == "import" and info.role:
+                names[info.tgid] = info.role
         tgid = dict(zip(self._s.threads.tid.tolist(), self._s.threads.tgid.tolist(), strict=True))
         for tid, (_, role) in self._names.items():
             head = role.partition(".")[0]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gpucorrelate.correlator.report import digest, units
 from gpucorrelate.correlator.report.names import pad, rjust, width_of, wrap_items, wrap_words
 from gpucorrelate.correlator.report.page import BAD, DIM, GOOD, HEAD, LABEL_WIDTH, STYLES
-from gpucorrelate.correlator.report.values import Category
+from gpucorrelate.correlator.report.values import Category, PhaseName
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -181,7 +181,7 @@ def unknown(
     else:
         shown = 3 if summed * 100 >= whole_ns else 1
         said = [
-            f"{part.category.value} {units.duration(part.length_ns)} in {part.phase.value}"
+            f"{part.category.value} {units.duration(part.length_ns)}{_in_phase(part.phase)}"
             f" on {part.label} ({part.reason or 'no reason recorded'})"
             for part in parts[:shown]
         ]
@@ -192,6 +192,11 @@ def unknown(
         whole = units.share(summed, whole_ns)
         page.worded("unknown", f"{whole} of wall, {units.duration(summed)}: {', '.join(said)}")
     not_covered(page, ledger, lines)
+
+
+def _in_phase(phase: PhaseName) -> str:
+    """A profile's steps have no phases."""
+    return "" if phase is PhaseName.UNKNOWN else f" in {phase.value}"
 
 
 def not_covered(page: Page, ledger: Ledger, lines: int | None = None) -> None:
