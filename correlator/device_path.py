@@ -14,6 +14,7 @@ A call that synchronises waited for the last operation that it covers, where tha
 
 from __future__ import annotations
 
+import bisect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpucorrelate.correlator.capture import Capture, Table
-    from gpucorrelate.correlator.device import Device, Ops
+    from gpucorrelate.correlator.device import Calls, Device, Ops
     from gpucorrelate.correlator.states import Threads
 
     I64 = NDArray[np.int64]
@@ -37,14 +38,21 @@ if TYPE_CHECKING:
     U8 = NDArray[np.uint8]
 
 _LEAST = np.iinfo(np.int64).min
+_NO_STREAM = (1 << 64) - 1
 #: How many operations that ended later but were launched after the call are passed over.
 _LOOK_BACK = 16
 #: An operation that ended this long before another began may be what that waited for.
 _NEAR_NS = 10_000
+#: Clocks of hosts and devices are aligned to about a microsecond: an operation that seems to end
+#: this much after the call that waited for it returned did not.
+_SKEW_NS = 2_000
+#: Polls further apart are no loop: the thread did something else meanwhile.
+_POLL_GAP_NS = 100_000
 #: From the end of one operation to the start of the next on its stream devices take 1 to 5 us.
 #: Beyond this something kept it that is not on record, so the gap is not the queue's.
 QUEUE_GAP_NS = 20_000
 _CODES = {category: code for code, category in enumerate(Category)}
+_PAIR = 2
 _WAITING = (CallKind.SYNC_DEVICE, CallKind.SYNC_STREAM, CallKind.SYNC_EVENT)
 
 
@@ -89,7 +97,9 @@ def build(capture: Capture, threads: Threads, device: Device) -> DevicePath:
     order = _StreamOrder.of(ops, launch)
     syncs = _Syncs.of(capture.table("gpu_sync"), device)
     near = _near_edges(device, syncs, order, launch)
-    pred = _latest(ops, order.previous, _siblings(ops), _event_edges(device, syncs, order), near)
+    events = _Events.of(device, syncs, order)
+    graphs = _siblings(ops), *_around_graphs(ops, order)
+    pred, second = _latest(ops, order.previous, *graphs, events.edges, near)
     key, land = _launch_moments(device)
     ended = np.where(pred >= 0, np.minimum(ops.end_ns[pred], ops.start_ns), _LEAST)
     by_op = (pred >= 0) & (ended >= key)
@@ -100,8 +110,9 @@ def build(capture: Capture, threads: Threads, device: Device) -> DevicePath:
     gap = np.where(long, _CODES[Category.UNEXPLAINED], gap)
     # Without its launch nobody knows whether the device or the host kept it waiting.
     gap = np.where((ops.call < 0) | (to < 0), _CODES[Category.UNOBSERVED], gap)
-    margin = np.where((key > _LEAST) & (ended > _LEAST), np.abs(ended - key), -1)
-    spans = _waits(device, syncs, order)
+    other = np.where(by_op, np.maximum(second, key), ended)
+    margin = np.where(other > _LEAST, np.where(by_op, ended, key) - other, -1)
+    spans = _waits(device, syncs, events)
     return DevicePath(
         actor,
         np.where(by_op, pred, -1),
@@ -121,7 +132,11 @@ def _launch_moments(device: Device) -> tuple[I64, I64]:
         least = np.full(len(ops), _LEAST, np.int64)
         return least, ops.start_ns
     start, end = calls.start_ns[ops.call], calls.end_ns[ops.call]
-    key = np.where(end <= ops.start_ns, end, np.minimum(start, ops.start_ns))
+    # A graph's launch has done its part when the first of its operations begins.
+    first = np.full(len(calls) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(first, ops.call, ops.start_ns)
+    first = first[ops.call]
+    key = np.where(end <= first, end, np.minimum(start, first))
     known = ops.call >= 0
     return np.where(known, key, _LEAST), np.where(known, np.minimum(end, ops.start_ns), 0)
 
@@ -131,7 +146,9 @@ class _StreamOrder:
     """Each stream's operations in their order."""
 
     previous: I64  # of those before it on its stream the one that ends last; -1 none
-    top: I64  # the one that ends last up to and with it
+    whole: I64  # where it is on the stream of a branched graph: the graph's last; else itself
+    first: I64  # where it is of a branched graph: the graph's first; else -1
+    top: I64  # what ends last up to and with it, graphs as a whole
     launched_ns: I64  # the latest launch up to and with it
 
     @classmethod
@@ -142,10 +159,15 @@ class _StreamOrder:
         previous = np.full(n, -1, np.int64)
         same = ops.stream[1:] == ops.stream[:-1]
         previous[1:] = np.where(same, top[:-1], -1)
+        whole, graph_first = _graph_ends(ops)
+        end = ops.end_ns[whole]
+        reach = running_max(end, ops.off)
+        top = whole[np.maximum.accumulate(np.where(end == reach, np.arange(n), 0))]
         # A launch that is not on record counts as the one before it.
         first = int(launch[launch > _LEAST].min(initial=0)) - 1
         known = np.where(launch > _LEAST, launch, first)
-        return cls(previous, top.astype(np.int64), running_max(known, ops.off))
+        launched = running_max(known, ops.off)
+        return cls(previous, whole, graph_first, top.astype(np.int64), launched)
 
     def last_launched(self, ops: Ops, stream: I64, moment: I64) -> I64:
         """The operation of the stream that ends last of those launched by then; -1 none."""
@@ -164,6 +186,57 @@ class _StreamOrder:
         return np.where(at < high, at, -1)
 
 
+def _branched(ops: Ops) -> I64:
+    """Operations of launches that have some on several streams, by launch and start."""
+    rows = np.flatnonzero(ops.call >= 0)
+    if not len(rows):
+        return rows
+    call = ops.call[rows]
+    least = np.full(int(call.max()) + 1, np.iinfo(np.int64).max)
+    most = np.full(len(least), -1, np.int64)
+    np.minimum.at(least, call, ops.stream[rows])
+    np.maximum.at(most, call, ops.stream[rows])
+    rows = rows[least[call] != most[call]]
+    order: I64 = rows[np.lexsort((ops.start_ns[rows], ops.call[rows]))]
+    return order
+
+
+def _graph_ends(ops: Ops) -> tuple[I64, I64]:
+    """Last and first operation of branched graphs, as ``_StreamOrder`` has them.
+
+    A graph as a whole keeps the order of the stream that it was launched on, which is taken to
+    be the stream of its first operation.
+    """
+    whole, first_of = np.arange(len(ops)), np.full(len(ops), -1, np.int64)
+    rows = _branched(ops)
+    if not len(rows):
+        return whole, first_of
+    call = ops.call[rows]
+    begins = np.flatnonzero(np.concatenate(([True], call[1:] != call[:-1])))
+    graph = np.cumsum(np.concatenate(([True], call[1:] != call[:-1]))) - 1
+    by_end = np.lexsort((ops.end_ns[rows], call))
+    ends = np.concatenate((begins[1:], [len(rows)])) - 1
+    first, last = rows[begins][graph], rows[by_end][ends][graph]
+    first_of[rows] = first
+    on_stream = ops.stream[rows] == ops.stream[first]
+    whole[rows[on_stream]] = last[on_stream]
+    return whole, first_of
+
+
+def _around_graphs(ops: Ops, order: _StreamOrder) -> tuple[I64, I64]:
+    """What branched graphs wait for as a whole, and what waits for them as a whole; -1 nothing.
+
+    Any of its operations comes after what was before the first one on its stream; what follows
+    on that stream comes after the last of them, wherever that ran.
+    """
+    before = np.where(order.first >= 0, order.previous[order.first] if len(ops) else -1, -1)
+    after = np.full(len(ops), -1, np.int64)
+    follows = (ops.stream[1:] == ops.stream[:-1]) & (ops.call[1:] != ops.call[:-1])
+    whole = order.whole[:-1]
+    after[1:] = np.where(follows & (whole != np.arange(len(whole))), whole, -1)
+    return before, after
+
+
 def _siblings(ops: Ops) -> I64:
     """Of the same launch the operation that ended last before each began; -1 none.
 
@@ -171,15 +244,7 @@ def _siblings(ops: Ops) -> I64:
     across them, and nothing on record says which.
     """
     found = np.full(len(ops), -1, np.int64)
-    rows = np.flatnonzero(ops.call >= 0)
-    if not len(rows):
-        return found
-    call = ops.call[rows]
-    least = np.full(int(call.max()) + 1, np.iinfo(np.int64).max)
-    most = np.full(len(least), -1, np.int64)
-    np.minimum.at(least, call, ops.stream[rows])
-    np.maximum.at(most, call, ops.stream[rows])
-    rows = rows[least[call] != most[call]]
+    rows = _branched(ops)
     if not len(rows):
         return found
     by_end = rows[np.lexsort((ops.end_ns[rows], ops.call[rows]))]
@@ -190,21 +255,57 @@ def _siblings(ops: Ops) -> I64:
     return found
 
 
-def _event_edges(device: Device, syncs: _Syncs, order: _StreamOrder) -> I64:
-    """What each operation's stream was told to wait for before it; -1 nothing."""
-    ops = device.ops
-    found = np.full(len(ops), -1, np.int64)
-    rows = np.flatnonzero((syncs.kind == SyncKind.STREAM_WAIT_EVENT) & (syncs.recorded_ns > 0))
-    if not len(rows) or not len(ops):
-        return found
-    source = order.last_launched(ops, syncs.record_stream[rows], syncs.recorded_ns[rows])
-    target = order.next_launched(ops, syncs.stream[rows], syncs.called_ns[rows])
-    good = (source >= 0) & (target >= 0)
-    source, target = source[good], target[good]
-    # Of several events the one that came last; the later assignment stays.
-    by_end = np.argsort(ops.end_ns[source], kind="stable")
-    found[target[by_end]] = source[by_end]
-    return found
+@dataclass(frozen=True)
+class _Events:
+    """What streams were told to wait for, and what a stream or an event stands for then.
+
+    An event stands for the last operation of its stream launched before it was recorded, and for
+    everything that the stream had been told to wait for by then.
+    """
+
+    order: _StreamOrder
+    edges: I64  # per operation: what its stream was told to wait for before it; -1 nothing
+    _ends: I64
+    _told: dict[int, tuple[list[int], list[int]]]  # stream: since when, the last to wait for
+
+    @classmethod
+    def of(cls, device: Device, syncs: _Syncs, order: _StreamOrder) -> _Events:
+        ops = device.ops
+        edges = np.full(len(ops), -1, np.int64)
+        events = cls(order, edges, ops.end_ns, {})
+        told = (syncs.kind == SyncKind.STREAM_WAIT_EVENT) & (syncs.recorded_ns > 0)
+        rows = np.flatnonzero(told)
+        rows = rows[np.argsort(syncs.called_ns[rows], kind="stable")]
+        if not len(rows) or not len(ops):
+            return events
+        direct = order.last_launched(ops, syncs.record_stream[rows], syncs.recorded_ns[rows])
+        target = order.next_launched(ops, syncs.stream[rows], syncs.called_ns[rows])
+        for row, own, op in zip(rows.tolist(), direct.tolist(), target.tolist(), strict=True):
+            source = events.stands_for(
+                int(syncs.record_key[row]), int(syncs.recorded_ns[row]), own
+            )
+            if source < 0:
+                continue
+            events._tell(int(syncs.stream_key[row]), int(syncs.called_ns[row]), source)
+            if op >= 0:
+                edges[op] = events._later(int(edges[op]), source)
+        return events
+
+    def stands_for(self, stream: int, moment: int, own: int) -> int:
+        """What all work given to a stream by then ends with; ``own`` is its last operation."""
+        since, last = self._told.get(stream, ([], []))
+        at = bisect.bisect_right(since, moment) - 1
+        return self._later(own, last[at]) if at >= 0 else own
+
+    def _tell(self, stream: int, moment: int, source: int) -> None:
+        since, last = self._told.setdefault(stream, ([], []))
+        since.append(moment)
+        last.append(self._later(last[-1], source) if last else source)
+
+    def _later(self, a: int, b: int) -> int:
+        if a < 0 or b < 0:
+            return max(a, b)
+        return a if self._ends[a] >= self._ends[b] else b
 
 
 def _near_edges(device: Device, syncs: _Syncs, order: _StreamOrder, launch: I64) -> I64:
@@ -237,24 +338,26 @@ def _near_edges(device: Device, syncs: _Syncs, order: _StreamOrder, launch: I64)
     return found
 
 
-def _latest(ops: Ops, *candidates: I64) -> I64:
-    """The candidate that ended last; only those that come before an operation in (start, index).
+def _latest(ops: Ops, *candidates: I64) -> tuple[I64, I64]:
+    """The candidate that ended last, and when the last other one ended (the least number: none).
 
-    That order is strict, so no chain of enablers can lead back to where it began.
+    Only those that come before an operation in (start, index): that order is strict, so no chain
+    of enablers can lead back to where it began.
     """
     index = np.arange(len(ops))
     best, best_end = np.full(len(ops), -1, np.int64), np.full(len(ops), _LEAST, np.int64)
+    second = best_end.copy()
     for candidate in candidates:
         start = ops.start_ns[candidate] if len(ops) else candidate
         earlier = (start < ops.start_ns) | ((start == ops.start_ns) & (candidate < index))
-        end = np.where(
-            (candidate >= 0) & earlier, ops.end_ns[candidate] if len(ops) else 0, _LEAST
-        )
-        end = np.where(end > _LEAST, np.minimum(end, ops.start_ns), _LEAST)
+        good = (candidate >= 0) & earlier & (candidate != best)
+        end = ops.end_ns[candidate] if len(ops) else candidate
+        end = np.where(good, np.minimum(end, ops.start_ns), _LEAST)
         better = end > best_end
+        second = np.maximum(second, np.minimum(end, best_end))
         best = np.where(better, candidate, best)
         best_end = np.where(better, end, best_end)
-    return best
+    return best, second
 
 
 @dataclass(frozen=True)
@@ -264,9 +367,12 @@ class _Syncs:
     kind: I64
     call: I64  # -1 unknown
     called_ns: I64
-    stream: I64  # index of the stream it names; -1 none
+    stream: I64  # index of the stream it names; -1 none that has operations
     record_stream: I64
     recorded_ns: I64  # when the event was recorded; 0 unknown
+    stream_key: I64  # a number for the stream it names, with operations or without; -1 none
+    record_key: I64
+    device: I64  # index of process and device
 
     @classmethod
     def of(cls, rows: Table, device: Device) -> _Syncs:
@@ -283,7 +389,24 @@ class _Syncs:
             _stream_of(rows, "gpu_stream", process, device),
             _stream_of(rows, "record_stream", process, device),
             np.where(record >= 0, starts[record], 0),
+            *_stream_keys(rows, process),
+            _device_key(process, rows["device"]),
         )
+
+
+def _stream_keys(rows: Table, process: I64) -> tuple[I64, I64]:
+    """One number for each stream of a process that is named as either; -1 for none."""
+    n = len(rows)
+    named = np.concatenate((rows["gpu_stream"], rows["record_stream"]))
+    device = np.concatenate((rows["device"], rows["device"]))
+    key, _ = grouped(np.concatenate((process, process)), device, named)
+    key = np.where(named == np.uint64(_NO_STREAM), -1, key).astype(np.int64)
+    return key[:n], key[n:]
+
+
+def _device_key(process: I64, device: NDArray[np.generic]) -> I64:
+    """One number for a device of a process."""
+    return (process.astype(np.int64) << 32) | device.astype(np.int64)
 
 
 def _process_of(rows: Table, device: Device) -> I64:
@@ -324,59 +447,107 @@ class _Spans:
     guessed: int
 
 
-def _waits(device: Device, syncs: _Syncs, order: _StreamOrder) -> _Spans:
+def _waits(device: Device, syncs: _Syncs, events: _Events) -> _Spans:
     calls, ops = device.calls, device.ops
     waiting = np.flatnonzero(np.isin(calls.kind, _WAITING))
-    told = _told(device, syncs, order)[waiting]
+    told, known, where = _told(device, syncs, events)
+    told, known, where = (_from_within(calls, waiting, c) for c in (told, known, where))
+    start, end = calls.start_ns[waiting], calls.end_ns[waiting]
+    # What ended well after the call's return is not what the call waited for.
     ended = np.where(told >= 0, ops.end_ns[told] if len(ops) else 0, 0)
-    # What ended after the call's return is not what the call waited for.
-    told = np.where((told >= 0) & (ended <= calls.end_ns[waiting]), told, -1)
-    inferred = _last_ended(device, waiting, calls.end_ns[waiting], calls.start_ns[waiting])
-    op = np.where(told >= 0, told, inferred)
+    told = np.where((told >= 0) & (ended <= end + _SKEW_NS), told, -1)
+    inferred = _last_ended(device, calls.process[waiting], where, end, start)
+    within = (inferred >= 0) & (_ends(ops, inferred) > start)
+    late = _last_ended(device, calls.process[waiting], where, end + _SKEW_NS, start)
+    inferred = np.where(within, inferred, late)
+    # One that names a stream or an event is not guessed at, even if that had nothing to wait for.
+    op = np.where(known > 0, told, inferred)
+    guessed = (known <= 0) & (where < 0) & (_ends(ops, op) > start)
     polls, poll_end, poll_op = _polls(device)
     copies, copy_op = _blocking(device)
     return _Spans(
         np.concatenate([waiting, polls, copies]),
-        np.concatenate([calls.start_ns[waiting], calls.start_ns[polls], calls.start_ns[copies]]),
-        np.concatenate([calls.end_ns[waiting], poll_end, calls.end_ns[copies]]),
+        np.concatenate([start, calls.start_ns[polls], calls.start_ns[copies]]),
+        np.concatenate([end, poll_end, calls.end_ns[copies]]),
         np.concatenate([op, poll_op, copy_op]),
-        int(((told < 0) & (inferred >= 0)).sum() + (poll_op >= 0).sum()),
+        int(guessed.sum() + (poll_op >= 0).sum()),
     )
 
 
-def _told(device: Device, syncs: _Syncs, order: _StreamOrder) -> I64:
-    """Per call the operation that its synchronisation record says it waited for; -1 none."""
+def _ends(ops: Ops, op: I64) -> I64:
+    """When operations ended; the least number for none."""
+    return np.where(op >= 0, ops.end_ns[op] if len(ops) else _LEAST, _LEAST)
+
+
+def _from_within(calls: Calls, waiting: I64, values: I64) -> I64:
+    """Of each waiting call its value, or that of the waiting call nested in it where it has none.
+
+    A runtime call that waits may do so by a call of the driver, and the record names either.
+    """
+    own = values[waiting]
+    if len(own) < _PAIR:
+        return own
+    outer, inner = waiting[:-1], waiting[1:]
+    nested = (calls.thread[outer] == calls.thread[inner]) & (
+        calls.end_ns[inner] <= calls.end_ns[outer]
+    )
+    own[:-1] = np.where((own[:-1] < 0) & nested, own[1:], own[:-1])
+    return own
+
+
+def _told(device: Device, syncs: _Syncs, events: _Events) -> tuple[I64, I64, I64]:
+    """Per call what its synchronisation record says.
+
+    Returns:
+        The operation it waited for, -1 none; 1 where the record names a stream or an event that
+        was recorded, else -1; process and device that it waited for, -1 not said.
+    """
     calls, ops = device.calls, device.ops
-    found = np.full(len(calls), -1, np.int64)
-    of_stream = (syncs.kind == SyncKind.STREAM) & (syncs.stream >= 0)
+    found, known, where = np.full((3, len(calls)), -1, np.int64)
+    of_stream = (syncs.kind == SyncKind.STREAM) & (syncs.stream_key >= 0)
     of_event = (syncs.kind == SyncKind.EVENT) & (syncs.recorded_ns > 0)
     rows = np.flatnonzero((syncs.call >= 0) & (of_stream | of_event))
+    known[syncs.call[rows]] = 1
+    whole = np.flatnonzero((syncs.call >= 0) & (syncs.kind == SyncKind.CONTEXT))
+    where[syncs.call[whole]] = syncs.device[whole]
     if not len(rows) or not len(ops):
-        return found
+        return found, known, where
     stream = np.where(of_stream, syncs.stream, syncs.record_stream)[rows]
+    key = np.where(of_stream, syncs.stream_key, syncs.record_key)[rows]
     moment = np.where(of_stream, syncs.called_ns, syncs.recorded_ns)[rows]
-    found[syncs.call[rows]] = order.last_launched(ops, stream, moment)
-    return found
+    own = events.order.last_launched(ops, stream, moment)
+    found[syncs.call[rows]] = [
+        events.stands_for(*one)
+        for one in zip(key.tolist(), moment.tolist(), own.tolist(), strict=True)
+    ]
+    return found, known, where
 
 
-def _last_ended(device: Device, calls: I64, until: I64, launched_by: I64) -> I64:
-    """Of operations launched before a call, of its process, the last that ended by ``until``."""
+def _last_ended(device: Device, process: I64, where: I64, until: I64, launched_by: I64) -> I64:
+    """Of operations launched by a moment the last that ended by another.
+
+    Of the process, or where that is given of the process's device.
+    """
     ops = device.ops
-    if not len(ops) or not len(calls):
-        return np.full(len(calls), -1, np.int64)
+    found = np.full(len(until), -1, np.int64)
+    if not len(ops) or not len(until):
+        return found
     launch = launched_before(device.calls, ops)
-    by_end = np.lexsort((ops.end_ns, ops.process))
-    process = device.calls.process[calls]
-    low = np.searchsorted(ops.process[by_end], process)
-    high = np.searchsorted(ops.process[by_end], process, side="right")
-    at = last_at_most(ops.end_ns[by_end], low, high, until)
-    found = np.full(len(calls), -1, np.int64)
-    for _ in range(_LOOK_BACK):
-        here = at >= low
-        op = by_end[np.where(here, at, 0)]
-        fits = here & (launch[op] <= launched_by) & (found < 0)
-        found = np.where(fits, op, found)
-        at = at - 1
+    of_device = _device_key(ops.process, ops.table["device"])
+    for mine, wanted, rows in (
+        (ops.process, process, np.flatnonzero(where < 0)),
+        (of_device, where, np.flatnonzero(where >= 0)),
+    ):
+        by_end = np.lexsort((ops.end_ns, mine))
+        low = np.searchsorted(mine[by_end], wanted[rows])
+        high = np.searchsorted(mine[by_end], wanted[rows], side="right")
+        at = last_at_most(ops.end_ns[by_end], low, high, until[rows])
+        for _ in range(_LOOK_BACK):
+            here = (at >= low) & (found[rows] < 0)
+            op = by_end[np.where(here, at, 0)]
+            fits = here & (launch[op] <= launched_by[rows])
+            found[rows[fits]] = op[fits]
+            at = at - 1
     return found
 
 
@@ -390,9 +561,11 @@ def _polls(device: Device) -> tuple[I64, I64, I64]:
     joined = np.zeros(len(calls), bool)
     if len(calls) > 1:
         joined[1:] = poll[1:] & poll[:-1] & (calls.thread[1:] == calls.thread[:-1])
+        joined[1:] &= calls.start_ns[1:] - calls.end_ns[:-1] <= _POLL_GAP_NS
     last = np.flatnonzero(joined & ~np.concatenate((joined[1:], [False])))
     first = np.maximum.accumulate(np.where(joined, 0, np.arange(len(calls))))[last]
-    op = _last_ended(device, last, calls.end_ns[last], calls.start_ns[first])
+    process, anywhere = calls.process[last], np.full(len(last), -1, np.int64)
+    op = _last_ended(device, process, anywhere, calls.end_ns[last], calls.start_ns[first])
     since = calls.start_ns[last - 1] if len(last) else last
     ended = device.ops.end_ns[op] if len(device.ops) else op
     good = (op >= 0) & (ended > since)

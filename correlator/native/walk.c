@@ -658,16 +658,22 @@ static int in_sync(struct walker *w, int64_t y, int64_t i, int64_t floor)
 	/* a call that launches what it waits for: until that began, the time is the call's own */
 	if (w->t <= m->g_start[op] && m->g_to[op] == w->tid)
 		return 0;
-	end = m->g_end[op];
+	/* clocks of devices are not exact: one that seems to end after the return ended with it */
+	end = min64(m->g_end[op], m->y_end[y]);
 	if (w->t > end) {
+		int64_t base = m->w_off[w->tid];
+
 		lo = max64(end, floor);
 		/* what the thread's own waits say of its way back to a CPU says more */
-		if (i >= m->w_off[w->tid] && w->t <= m->w_end[i] && m->w_wake[i] > 0 &&
-		    w->t > m->w_wake[i]) {
+		if (i >= base && w->t <= m->w_end[i] && m->w_class[i] == W_PREEMPTED)
+			take(w, C_PREEMPTED, max64(lo, m->w_start[i]), m->w_peer[i], E_WAIT, i);
+		else if (i >= base && w->t <= m->w_end[i] && m->w_wake[i] > 0 &&
+			 w->t > m->w_wake[i])
 			take(w, C_RUN_QUEUE, max64(lo, m->w_wake[i]), -1, E_WAIT, i);
-			return 1;
-		}
-		take(w, C_SYNC_RETURN, lo, -1, E_SYNC, y);
+		else if (i >= base && w->t > m->w_end[i])
+			take(w, C_SYNC_RETURN, max64(lo, m->w_end[i]), -1, E_SYNC, y);
+		else
+			take(w, C_SYNC_RETURN, lo, -1, E_SYNC, y);
 		return 1;
 	}
 	if (!hop_to(w, m->g_actor[op], m->y_start[y], E_SYNC, y, F_CLIP))

@@ -284,7 +284,6 @@ def test_a_stream_without_work_is_not_waited_for() -> None:
     assert path(line, 0, 400, "A") == [(0, 400, "host", "A")]
 
 
-@pytest.mark.xfail(strict=True, reason="a record that names no work is taken for no record")
 def test_a_stream_that_has_had_no_work_is_not_waited_for() -> None:
     # The record names stream 7; what runs on 9 and happens to end meanwhile is not its business.
     line = TimeLine(1_000)
@@ -293,7 +292,6 @@ def test_a_stream_that_has_had_no_work_is_not_waited_for() -> None:
     assert path(line, 0, 400, "A") == [(0, 400, "host", "A")]
 
 
-@pytest.mark.xfail(strict=True, reason="a record that names no work is taken for no record")
 def test_an_event_recorded_before_any_work_is_not_waited_for() -> None:
     line = TimeLine(1_000)
     event = line.record("A", 5)
@@ -322,7 +320,6 @@ def test_what_was_launched_after_the_call_is_not_waited_for() -> None:
     assert path(line, 25, 290, "A") == [(25, 200, "gpu", "gpu7"), (200, 290, "sync-return", "A")]
 
 
-@pytest.mark.xfail(strict=True, reason="times of a device are exact to a microsecond at best")
 def test_a_call_that_seems_to_return_just_before_its_kernel_ended_waited_for_it() -> None:
     # A device's clock is brought to the host's with an error, which must not turn 170 us around.
     line = TimeLine(1_000)
@@ -331,7 +328,6 @@ def test_a_call_that_seems_to_return_just_before_its_kernel_ended_waited_for_it(
     assert path(line, 22, 220, "A") == [(22, 200, "gpu", "gpu7"), (200, 220, "host", "A")]
 
 
-@pytest.mark.xfail(strict=True, reason="the outer of two calls has no record, so it is guessed")
 def test_a_call_of_the_driver_within_one_of_the_runtime_tells_what_both_wait_for() -> None:
     line = TimeLine(1_000)
     line.kernel("A", (10, 15), (20, 200), stream=7)
@@ -342,7 +338,6 @@ def test_a_call_of_the_driver_within_one_of_the_runtime_tells_what_both_wait_for
     assert path(line, 22, 300, "A") == [(22, 200, "gpu", "gpu7"), (200, 300, "sync-return", "A")]
 
 
-@pytest.mark.xfail(strict=True, reason="work of every device of the process is looked at")
 def test_a_whole_device_is_waited_for_not_the_other() -> None:
     line = TimeLine(1_000)
     line.kernel("A", (10, 15), (20, 200))
@@ -354,7 +349,6 @@ def test_a_whole_device_is_waited_for_not_the_other() -> None:
     assert path(line, 22, 220, "A") == [(22, 200, "gpu", "gpu7"), (200, 220, "sync-return", "A")]
 
 
-@pytest.mark.xfail(strict=True, reason="only what nothing names is inferred")
 def test_a_whole_device_is_not_inferred_where_a_record_says_so() -> None:
     line = TimeLine(1_000)
     line.kernel("A", (10, 15), (20, 200))
@@ -501,7 +495,6 @@ def test_an_event_that_no_record_names_is_inferred_and_counted() -> None:
     assert line.states().path.guessed == 1
 
 
-@pytest.mark.xfail(strict=True, reason="only a stream's own operations are looked at")
 def test_a_stream_that_only_waits_for_an_event_is_waited_for_until_that_came() -> None:
     # Joined back and synchronised without another kernel: what the caller waits for is on 9.
     line = TimeLine(1_000)
@@ -513,7 +506,6 @@ def test_a_stream_that_only_waits_for_an_event_is_waited_for_until_that_came() -
     assert path(line, 50, 305, "A") == [(50, 300, "gpu", "gpu9"), (300, 305, "sync-return", "A")]
 
 
-@pytest.mark.xfail(strict=True, reason="only a stream's own operations are looked at")
 def test_an_event_recorded_on_a_stream_that_waits_for_another_leads_on() -> None:
     # 9 -> event -> 8, on which nothing runs -> event -> 7.
     line = TimeLine(1_000)
@@ -548,7 +540,6 @@ def test_within_a_graph_a_branch_is_let_go_by_the_node_that_ended_last() -> None
     ]
 
 
-@pytest.mark.xfail(strict=True, reason="a launch's return counts after its first node has begun")
 def test_a_graph_launch_that_returns_between_two_nodes_let_neither_go() -> None:
     # That the first node ran says that the graph was launched; the second waited for the first.
     line = TimeLine(1_000)
@@ -562,9 +553,6 @@ def test_a_graph_launch_that_returns_between_two_nodes_let_neither_go() -> None:
     ]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="branches of a graph are not joined with what is before and after it"
-)
 def test_a_graph_with_a_branch_of_its_own_begins_after_what_its_stream_ran() -> None:
     # A graph as a whole keeps the order of the stream it is launched on, here 7.
     line = TimeLine(1_000)
@@ -580,9 +568,6 @@ def test_a_graph_with_a_branch_of_its_own_begins_after_what_its_stream_ran() -> 
     ]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="branches of a graph are not joined with what is before and after it"
-)
 def test_what_follows_a_graph_waits_for_all_of_it() -> None:
     line = TimeLine(1_000)
     graph = line.call("A", "cudaGraphLaunch", 10, 20)
@@ -598,9 +583,6 @@ def test_what_follows_a_graph_waits_for_all_of_it() -> None:
     ]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="branches of a graph are not joined with what is before and after it"
-)
 def test_a_call_that_waits_for_a_graphs_stream_waits_for_all_of_the_graph() -> None:
     line = TimeLine(1_000)
     graph = line.call("A", "cudaGraphLaunch", 10, 20)
@@ -610,7 +592,6 @@ def test_a_call_that_waits_for_a_graphs_stream_waits_for_all_of_the_graph() -> N
     assert path(line, 110, 255, "A") == [(110, 250, "gpu", "gpu9"), (250, 255, "sync-return", "A")]
 
 
-@pytest.mark.xfail(strict=True, reason="a margin is over the launch alone")
 def test_the_margin_is_over_the_second_latest_of_all_that_had_to_happen() -> None:
     line = TimeLine(1_000)
     line.kernel("A", (10, 15), (20, 300), stream=9)
@@ -790,7 +771,6 @@ def test_a_sleep_behind_a_device_that_began_before_the_wait_explains_only_that()
     ]
 
 
-@pytest.mark.xfail(strict=True, reason="time without a CPU is not cut out of sync-return")
 def test_within_a_synchronisation_the_way_back_to_a_cpu_is_run_queue() -> None:
     # The driver blocks in the kernel: woken at 604, on a CPU at 640, returned at 650.
     line = TimeLine(1_000, waits=True)
@@ -905,7 +885,6 @@ def test_kernels_alone_are_walked_without_any_call() -> None:
     ]
 
 
-@pytest.mark.xfail(strict=True, reason="a wait on record between two polls is not looked at")
 def test_a_run_of_polls_does_not_swallow_what_the_thread_did_between_them() -> None:
     # Once in a while it asks; in between it works, which is why the answer comes late.
     line = TimeLine(1_000, waits=True)
