@@ -51,7 +51,7 @@ _KINDS = (
     (CallKind.OTHER, re.compile(r"LaunchHostFunc")),
     (
         CallKind.LAUNCH,
-        re.compile(r"Launch(Cooperative)?Kernel|ModuleLaunch|cuLaunch\b|LaunchGrid"),
+        re.compile(r"Launch"),
     ),
     (CallKind.COPY, re.compile(r"Memcpy")),
     (CallKind.FILL, re.compile(r"Memset")),

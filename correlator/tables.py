@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpucorrelate.correlator.causes import syscall_name
+from gpucorrelate.correlator.device import LAUNCHES, CallKind, call_kind
 from gpucorrelate.correlator.states import clean_waits
 from gpucorrelate.probes.wire.schema import CopyKind, GpuOpKind, WaitFlag, WaitKind
 
@@ -540,24 +541,12 @@ def _sizes(name: str, sizes: Values) -> CopySizes:
 
 # -- calls and records
 
-_LAUNCH, _MEMCPY, _MEMSET, _GRAPH, _ELSE, _NOBODY = range(6)
+_NOBODY = -1
 _KINDS = (
-    (_LAUNCH, "launch", "kernel", GpuOpKind.KERNEL),
-    (_MEMCPY, "memcpy", "copy", GpuOpKind.MEMCPY),
-    (_MEMSET, "memset", "fill", GpuOpKind.MEMSET),
+    (CallKind.LAUNCH, "launch", "kernel", GpuOpKind.KERNEL),
+    (CallKind.COPY, "memcpy", "copy", GpuOpKind.MEMCPY),
+    (CallKind.FILL, "memset", "fill", GpuOpKind.MEMSET),
 )
-
-
-def call_kind(name: str) -> int:
-    """What a function of the API makes the device do, by its name."""
-    if "GraphLaunch" in name:
-        return _GRAPH
-    if "LaunchHostFunc" in name:  # runs on the host
-        return _ELSE
-    for part, kind in (("Launch", _LAUNCH), ("Memcpy", _MEMCPY), ("Memset", _MEMSET)):
-        if part in name:
-            return kind
-    return _ELSE
 
 
 def reconcile(capture: Capture) -> Reconciliation:
@@ -570,14 +559,14 @@ def reconcile(capture: Capture) -> Reconciliation:
     made = np.bincount(op_ids, minlength=most + 1)
     caller = np.full(most + 1, _NOBODY)
     # Where calls share an id, the one that makes the device do something is written last.
-    order = np.argsort(-call_kinds, kind="stable")
+    order = np.argsort(np.isin(call_kinds, LAUNCHES), kind="stable")
     caller[call_ids[order]] = call_kinds[order]
     made[0], caller[0] = 0, _NOBODY
     records, callers = made[call_ids], caller[op_ids]
     joined = []
     for kind, call, record, op in _KINDS:
         own, under = records[call_kinds == kind], callers[ops["op"] == op]
-        tally = [int((under == one).sum()) for one in (kind, _GRAPH, _NOBODY)]
+        tally = [int((under == one).sum()) for one in (kind, CallKind.GRAPH_LAUNCH, _NOBODY)]
         rest = len(under) - sum(tally)
         joined.append(
             Joined(
@@ -586,8 +575,10 @@ def reconcile(capture: Capture) -> Reconciliation:
             )
         )  # fmt: skip
     kernel = ops["op"] == GpuOpKind.KERNEL
-    under, marked = kernel & (callers == _GRAPH), kernel & (ops["graph"] != 0)
-    graphs = _graphs(records[call_kinds == _GRAPH], int(under.sum()), int(marked.sum()))
+    under, marked = kernel & (callers == CallKind.GRAPH_LAUNCH), kernel & (ops["graph"] != 0)
+    graphs = _graphs(
+        records[call_kinds == CallKind.GRAPH_LAUNCH], int(under.sum()), int(marked.sum())
+    )
     return Reconciliation(tuple(joined), graphs)
 
 

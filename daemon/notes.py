@@ -19,7 +19,7 @@ from gpucorrelate.probes.wire.schema import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gpucorrelate.daemon.columns import Row
     from gpucorrelate.daemon.streams import AgentStream, OwnStream
@@ -82,6 +82,10 @@ class Notes:
             "gpucorrelate.version": gpucorrelate.__version__,
             "session": self._session,
         }
+        self.facts(facts, now_ns)
+
+    def facts(self, facts: Mapping[str, str], now_ns: int) -> None:
+        """State what is true of the whole recording."""
         self.write(BY_NAME["meta"], [(now_ns, key, value) for key, value in facts.items()])
 
     def agent(self, stream: AgentStream) -> None:

@@ -185,6 +185,9 @@ class Tracing:
             reason = f"{self.off_reason}: {LOST_WITHOUT}"
             session.notes.capability(SOURCE, CapabilityState.OFF, reason)
             return
+        # Shorter waits are in sums alone: tables of waits have to say so.
+        told = {"min_wait_ns": str(self._config.min_wait_ns)}
+        session.notes.facts(told, time.monotonic_ns())
         for item in self._tracer.capabilities():
             session.notes.capability(item.source, item.state, item.reason)
 
