@@ -68,15 +68,16 @@ def import_(*, files: tuple[Path, ...], output: Path, step_regex: str, force: bo
     from gpucorrelate.probes.importers.recording import frames_of
 
     matcher = _matcher(step_regex)
+    _check_names(files, output)
     check_output(output, force=force)
     traces, failed = _read_all(files, matcher)
+    _warn(traces)
     if not any(trace.gpu_records for trace in traces):
         names = ", ".join(path.name for path in files[:3])
         raise NotFoundError(
             f"{names}: this trace holds no device activity",
             hint="profile with ProfilerActivity.CUDA, or nsys profile --trace=cuda",
         )
-    _warn(traces)
     with whole_recording(output, "the profiles are untouched: name another place") as out:
         for frame in frames_of(traces, matcher):
             out.write(frame)
@@ -84,12 +85,23 @@ def import_(*, files: tuple[Path, ...], output: Path, step_regex: str, force: bo
     records = sum(trace.gpu_records for trace in traces)
     processes = [process for trace in traces for process in trace.processes]
     steps = sum(len(matcher.steps(process.ranges)) for process in processes)
+    named = units.plural(steps, "step") if steps else "no steps named (--step-regex)"
     note(
-        f"{units.plural(records, 'GPU record')}, {units.plural(steps, 'step')} of "
-        f"{units.plural(len(processes), 'process', 'processes')}, "
-        f"{size / 1e6:.1f} MB in {output}; report it with: gpucorrelate report {output}"
+        f"{units.plural(records, 'GPU record')} of "
+        f"{units.plural(len(processes), 'process', 'processes')}, {named}, "
+        f"{size / 1e6:.3g} MB in {output}; report it with: gpucorrelate report {output}"
     )
     return failed
+
+
+def _check_names(files: Sequence[Path], output: Path) -> None:
+    """Refuse to write over what is read, or to read a file twice."""
+    places = [path.resolve() for path in files]
+    if output.resolve() in places:
+        raise UsageError(f"{output}: is a profile to be read", hint="name another RUN")
+    for path, place in zip(files, places, strict=True):
+        if places.count(place) > 1:
+            raise UsageError(f"{path}: is given twice")
 
 
 def _matcher(pattern: str) -> StepMatcher:
@@ -152,5 +164,5 @@ def _warn(traces: list[ImportedTrace]) -> None:
             note(f"warning: {trace.source}: {count:,} {what}")
         if len(lines) > _WARNINGS:
             note(f"warning: {trace.source}: {len(lines) - _WARNINGS} more kinds of problem")
-        if not trace.gpu_records:
+        if not trace.gpu_records and len(traces) > 1:
             note(f"warning: {trace.source}: this trace holds no device activity")

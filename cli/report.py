@@ -100,6 +100,8 @@ def report(
     ]
     if len(chosen) > 1:
         raise click.UsageError(f"{' and '.join(chosen)} do not go together")
+    if process and step is None:
+        raise click.UsageError("--process goes with --step")
     if (since or until) and chosen not in (["--slowest"], ["--all"]):
         raise click.UsageError("--since and --until go with --slowest and --all")
     from gpucorrelate.cli import produce

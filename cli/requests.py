@@ -83,6 +83,10 @@ def requests(
     from gpucorrelate.correlator.report import json, text
 
     run = open_run(source)
+    if run.is_profile:
+        raise NotFoundError(
+            "a profile has steps and no requests", hint="list them: gpucorrelate steps"
+        )
     since_ns, until_ns = window(run, since, until)
     rows = by_id(run.requests(since_ns=since_ns, until_ns=until_ns), pattern)
     if not rows:

@@ -31,6 +31,8 @@ _LATE_NS = 2 * 10**9
 
 def of_run(capture: Capture, states: States, steps: Steps, requests: Sequence[Request]) -> Ledger:
     """The ledger of a whole recording; every report of it carries this."""
+    if imported(capture):
+        return Ledger(tuple(_losses(capture)), _missing(capture, states))
     lines = [
         *_counts(capture, requests),
         *_joins(capture, states, steps, requests),

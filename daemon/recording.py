@@ -121,7 +121,8 @@ def _readable(items: Iterator[Item], what: str) -> Iterator[Item]:
             break
     raise RecordingError(
         f"{what}: not a gpucorrelate recording",
-        hint="a recording is made by: gpucorrelate record -o FILE --pid PID",
+        hint="one is made by: gpucorrelate record -o FILE --pid PID; of a GPU profile by: "
+        "gpucorrelate import PROFILE -o FILE",
     )
 
 

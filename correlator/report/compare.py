@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from gpucorrelate.correlator.report.values import RunSummary
 
 SCHEMA = "gpucorrelate.compare.v1"
-_ROWS = 12
+#: Rows of a group for each row that a list within a report has.
+_ROWS_EACH = 4
+#: A percentage beyond this says less than the two figures beside it.
+_MOST_PERCENT = 1000
 
 
 @dataclass(frozen=True)
@@ -171,7 +174,7 @@ def _verdict(what: str, wall: Change, parts: Sequence[Change], more: Sequence[Ch
         for group in (parts, more)
     ]
     named = [f"{c.name} {signed(c.delta, 'ns')}" for c in moved if c is not None]
-    return f"{text}, most of it: {', '.join(named)}" if named else text
+    return f"{text}; what moved most with it: {', '.join(named)}" if named else text
 
 
 def _size(change: Change) -> int:
@@ -224,7 +227,7 @@ def render(comparison: Comparison, out: IO[str], options: TextOptions | None = N
     page.worded("moved", comparison.verdict)
     for group in comparison.groups:
         page.heading(group.name)
-        rows = group.changes[:_ROWS]
+        rows = group.changes[: _ROWS_EACH * page.options.top]
 
         def shown(value: int | None, unit: str = group.unit) -> str:
             return units.duration(value) if unit == "ns" else units.count(value)
@@ -240,6 +243,7 @@ def render(comparison: Comparison, out: IO[str], options: TextOptions | None = N
 
 
 def _percent(change: Change) -> str:
-    if change.delta is None or not change.before:
+    if not change.delta or not change.before:
         return ""
-    return f"{100 * change.delta / change.before:+.1f}%"
+    percent = 100 * change.delta / change.before
+    return f"{percent:+.1f}%" if abs(percent) < _MOST_PERCENT else ""

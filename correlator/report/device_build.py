@@ -79,6 +79,10 @@ class DeviceRun:
             NotFoundError: there is none.
             UsageError: several processes have one.
         """
+        if process and process not in self._labels:
+            raise NotFoundError(
+                f"no process {process!r} (there are: {', '.join(self._labels[:8])})"
+            )
         found = [
             i
             for i in np.flatnonzero(self.steps.number == number).tolist()
@@ -120,7 +124,7 @@ class DeviceRun:
             implied=bool(self.steps.implied[step]),
             segments=segments,
             device=accounts.account(self._s, self.steps, self._index, step),
-            gaps=self._gaps(own),
+            gaps=self._gaps(own, self._name(step)),
             device_ledger=self.ledger,
             ledger=self._ledger,
         )
@@ -206,22 +210,25 @@ class DeviceRun:
             for one in found
         )
 
-    def _gaps(self, own: NDArray[np.int64]) -> tuple[IdleGap, ...]:
+    def _gaps(self, own: NDArray[np.int64], name: str) -> tuple[IdleGap, ...]:
         found = accounts.idle_gaps(self._s.device, own, _GAPS) if len(own) else []
         actors = self._s.path.actor
         paths = self._walker.walk(
             [LegSpec(int(actors[op]), start, end, (), op) for start, end, op in found]
         )
-        return tuple(self._gap(k, gap, paths, own) for k, gap in enumerate(found))
+        return tuple(self._gap(k, gap, (paths, own, name)) for k, gap in enumerate(found))
 
     def _gap(
-        self, k: int, gap: tuple[int, int, int], paths: Paths, own: NDArray[np.int64]
+        self, k: int, gap: tuple[int, int, int], of: tuple[Paths, NDArray[np.int64], str]
     ) -> IdleGap:
         start, end, op = gap
+        paths, own, name = of
         ops, calls = self._s.device.ops, self._s.device.calls
         sums: Counter[str] = Counter()
         for one in self._describe.segments(paths.leg(k), paths.leg_hops(k), ()):
             what = f"{one.category.value} {one.span}".strip()
+            if one.category is Category.HOST and one.span in ("", name):
+                what = "host between calls"
             sums[f"{what} in {one.actor.label}"] += one.length_ns
         before = own[ops.end_ns[own] == start]
         call = int(ops.call[op])

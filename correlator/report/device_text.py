@@ -137,7 +137,7 @@ def render_step(
     text_parts.check_sum(page, report.segments, report.start_ns, report.end_ns)
     page.heading(
         "critical path, and what the GPU did meanwhile",
-        f"{units.duration(report.wall_ns, 4)} each: first call to last call or GPU record",
+        f"{units.duration(report.wall_ns, 4)} each: its start to its last call or GPU record",
     )
     bars(
         page,
@@ -149,7 +149,7 @@ def render_step(
     bars(page, _by_span(report), _pairs(device.classes))
     _calls(page, device, report.wall_ns)
     for k, gap in enumerate(report.gaps[: page.options.top]):
-        _gap(page, "idle gaps" if not k else "", gap, report.name)
+        _gap(page, "idle gaps" if not k else "", gap)
     _top(page, device.top, device.gpu_sum_ns)
     page.line()
     text_parts.unknown(page, report.segments, report.ledger)
@@ -207,7 +207,7 @@ def _calls(page: Page, device: StepDevice, wall_ns: int) -> None:
     page.labelled("syncs", said or ["none recorded"])
 
 
-def _gap(page: Page, label: str, gap: IdleGap, step_name: str) -> None:
+def _gap(page: Page, label: str, gap: IdleGap) -> None:
     """One idle gap: between what, launched when, and who had the path meanwhile."""
     if gap.launched_ns is None:
         launch = "launch not on record"
@@ -216,8 +216,6 @@ def _gap(page: Page, label: str, gap: IdleGap, step_name: str) -> None:
     else:
         launch = f"{gap.launch} {units.duration(gap.start_ns - gap.launched_ns)} before it"
     doing = ", ".join(f"{what} {units.duration(length)}" for what, length in gap.doing[:3])
-    if step_name:
-        doing = doing.replace(f" {step_name} in", " between calls in")
     page.worded(
         label,
         f"{units.duration(gap.length_ns)} on {gap.stream} between {gap.before or 'nothing'} and "
@@ -231,7 +229,7 @@ def _top(page: Page, top: Sequence[KernelShare], whole_ns: int) -> None:
         return
     said = [
         f"{one.name} {units.duration(one.length_ns)} ({units.share(one.length_ns, whole_ns)}, "
-        f"{one.count:,} times)"
+        f"{units.plural(one.count, 'time')})"
         for one in rows
     ]
     page.labelled("longest", said)
@@ -249,7 +247,9 @@ def _ledger(page: Page, counts: DeviceLedger) -> None:
     if counts.clamped:
         items.append(f"{counts.clamped:,} seem to begin before their launch (taken as at it)")
     if counts.inferred:
-        items.append(f"{counts.inferred:,} dependencies inferred from times")
+        items.append(
+            f"{units.plural(counts.inferred, 'dependency', 'dependencies')} inferred from times"
+        )
     if counts.launches_without_record:
         items.append(f"{counts.launches_without_record:,} launching calls without a GPU record")
     page.labelled("GPU records", items, between="; ")

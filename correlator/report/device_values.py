@@ -124,7 +124,7 @@ class DeviceStepReport:
 
     @property
     def wall_ns(self) -> int:
-        """First call to last call or operation."""
+        """Its start to its last call or operation."""
         return self.end_ns - self.start_ns
 
 
@@ -147,7 +147,7 @@ class DeviceStepRow:
 
     @property
     def wall_ns(self) -> int:
-        """First call to last call or operation."""
+        """Its start to its last call or operation."""
         return self.end_ns - self.start_ns
 
 

@@ -69,7 +69,7 @@ def imported(run, tmp_path):
     out = tmp_path / "run.gpcf"
     code, shown, err = run("import", write(tmp_path / "t.json", EVENTS), "-o", out)
     assert (code, shown) == (0, "")
-    assert err.startswith("gpucorrelate: 3 GPU records, 2 steps of 1 process, ")
+    assert err.startswith("gpucorrelate: 3 GPU records of 1 process, 2 steps, ")
     return out
 
 
@@ -136,6 +136,27 @@ def test_what_a_profile_does_not_hold_is_said(run, imported):
     assert run("report", "--step", 9, imported)[0] == 3
     assert run("requests", imported)[0] == 3
     assert run("report", "--all", "-o", f"{imported.parent}/", imported)[0] == 2
+    assert run("report", "--process", "rank 0", imported)[0] == 2
+    code, _, err = run("report", "--step", 1, "--process", "rank 9", imported)
+    assert (code, f"there are: pid {PID}" in err) == (3, True)
+
+
+def test_a_profile_is_not_written_over_nor_read_twice(run, tmp_path):
+    path = write(tmp_path / "t.json", EVENTS)
+    before = path.read_bytes()
+    link = tmp_path / "link.json"
+    link.symlink_to(path)
+    for out in (path, link):
+        code, _, err = run("import", path, "-o", out, "--force")
+        assert (code, "is a profile to be read" in err) == (2, True)
+    assert run("import", path, link, "-o", tmp_path / "o.gpcf")[0] == 2
+    assert path.read_bytes() == before
+
+
+def test_a_profile_given_for_a_recording_says_how_to_import_it(run, tmp_path):
+    code, _, err = run("report", write(tmp_path / "t.json", EVENTS))
+    assert code == 7
+    assert "gpucorrelate import" in err
 
 
 def test_two_profiles_are_compared(run, imported, tmp_path):
