@@ -377,6 +377,7 @@ class _Syncs:
     @classmethod
     def of(cls, rows: Table, device: Device) -> _Syncs:
         process = _process_of(rows, device)
+        rows = rows.replace("device", _device_of(rows, process, device))
         call = _call_of(rows["correlation"], process, device)
         record = _call_of(rows["record"], process, device)
         starts = device.calls.start_ns
@@ -392,6 +393,23 @@ class _Syncs:
             *_stream_keys(rows, process),
             _device_key(process, rows["device"]),
         )
+
+
+def _device_of(rows: Table, process: I64, device: Device) -> I64:
+    """The device of each row's context, as operations tell it, else the row's own.
+
+    Nsight Systems writes device 0 for synchronisations of every device.
+    """
+    ops = device.ops
+    context = ops.table["context"].astype(np.int64)
+    keys, first = np.unique((ops.process << 32) | context, return_index=True)
+    wanted = (process << 32) | rows["context"].astype(np.int64)
+    own = rows["device"].astype(np.int64)
+    if not len(keys):
+        return own
+    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    known = (keys[at] == wanted) & (rows["context"] != 0)
+    return np.where(known, ops.table["device"][first[at]], own).astype(np.int64)
 
 
 def _stream_keys(rows: Table, process: I64) -> tuple[I64, I64]:

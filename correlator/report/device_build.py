@@ -14,6 +14,7 @@ from gpucorrelate.correlator import device_accounts as accounts
 from gpucorrelate.correlator.device import LAUNCHES, CallKind
 from gpucorrelate.correlator.device_words import DeviceWords, stream_actor
 from gpucorrelate.correlator.kernels import decode
+from gpucorrelate.correlator.report import device_verdict
 from gpucorrelate.correlator.report.device_values import (
     DeviceLedger,
     DeviceRunReport,
@@ -115,6 +116,7 @@ class DeviceRun:
         number = int(self.steps.number[step])
         segments = self._segments(paths, 0, number)
         own = self._index.own(step)
+        device = accounts.account(self._s, self.steps, self._index, step)
         return DeviceStepReport(
             step=number,
             name=self._name(step),
@@ -123,8 +125,9 @@ class DeviceRun:
             end_ns=leg.end_ns,
             implied=bool(self.steps.implied[step]),
             segments=segments,
-            device=accounts.account(self._s, self.steps, self._index, step),
+            device=device,
             gaps=self._gaps(own, self._name(step)),
+            verdict=device_verdict.of(segments, device, self.ledger, leg.end_ns - leg.start_ns),
             device_ledger=self.ledger,
             ledger=self._ledger,
         )

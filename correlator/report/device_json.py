@@ -97,6 +97,11 @@ def _step(step: DeviceStepReport) -> Json:
         "start_ns": step.start_ns,
         "end_ns": step.end_ns,
         "wall_ns": step.wall_ns,
+        "verdict": {
+            "text": step.verdict.text,
+            "unknown_ns": step.verdict.unknown_ns,
+            "doubts": list(step.verdict.doubts),
+        },
         **_device(step.device),
         "by_category": _sums(step.segments),
         "gaps": [_gap(gap) for gap in step.gaps],

@@ -134,6 +134,7 @@ def render_step(
         f"{units.plural(device.fills, 'fill')} in {units.duration(device.gpu_span_ns)} "
         f"from the first to the end of the last"
     )
+    page.worded("verdict", report.verdict.text)
     text_parts.check_sum(page, report.segments, report.start_ns, report.end_ns)
     page.heading(
         "critical path, and what the GPU did meanwhile",

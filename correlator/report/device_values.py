@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpucorrelate.correlator.report.values import Category, Ledger, Segment
+    from gpucorrelate.correlator.report.values import Category, Ledger, Segment, Verdict
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,7 @@ class DeviceStepReport:
     segments: tuple[Segment, ...]  # tile start_ns..end_ns
     device: StepDevice
     gaps: tuple[IdleGap, ...]  # the longest idle ones
+    verdict: Verdict
     device_ledger: DeviceLedger
     ledger: Ledger
 

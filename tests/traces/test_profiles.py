@@ -142,6 +142,7 @@ def test_a_graph_decode_step_is_gpu() -> None:
     assert max(path, key=path.__getitem__) == "gpu"
     assert path["gpu"] == step["gpu_busy_ns"]
     assert path["host"] < step["wall_ns"] // 20
+    assert step["verdict"]["text"].startswith("GPU-bound: ")
     assert step["graph_launches"] == 1
     assert step["graph_records"] == 421
 
@@ -150,6 +151,7 @@ def test_an_eager_prefill_is_host_bound() -> None:
     (step,) = document(profile(trace("vllm-eager-prefill-b200")))["steps"]
     assert int(100 * step["gpu_busy_ns"] / step["wall_ns"]) == 13
     assert step["by_category"]["host"] > step["wall_ns"] * 0.98
+    assert step["verdict"]["text"].startswith("host-bound: ")
     assert step["graph_launches"] == 0
 
 
@@ -172,8 +174,17 @@ def test_processes_of_an_export_do_not_mix() -> None:
     ops, calls = run.states.device.ops, run.states.device.calls
     joined = ops.call >= 0
     assert (calls.process[ops.call[joined]] == ops.process[joined]).all()
-    by_process = [step["gpu_records"] for step in document(run)["steps"]]
-    assert by_process == [2184, 2184]
+    steps = document(run)["steps"]
+    assert [step["gpu_records"] for step in steps] == [2184, 2184]
+    # Its synchronisations say device 0 of both; each waits for its own.
+    assert [next(iter(step["by_category"])) for step in steps] == ["gpu", "gpu"]
+
+
+def test_no_verdict_where_the_unknown_could_overturn_it() -> None:
+    steps = document(profile(trace("hta-event-query-a100")))["steps"]
+    withheld = [s for s in steps if s["verdict"]["text"].startswith("no verdict: ")]
+    assert len(withheld) >= 4
+    assert all(step["verdict"]["doubts"] for step in withheld)
 
 
 def test_ranks_of_a_run_are_kept_apart() -> None:

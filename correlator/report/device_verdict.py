@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What held up a step of a profile, in a sentence, unless the unknown could overturn it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from gpucorrelate.correlator.report import units
+from gpucorrelate.correlator.report.values import Category, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpucorrelate.correlator.report.device_values import DeviceLedger, StepDevice
+    from gpucorrelate.correlator.report.values import Segment
+
+_UNKNOWN = (Category.UNOBSERVED, Category.UNEXPLAINED)
+#: What each part of the path means for the step as a whole.
+_MEANS = {
+    Category.HOST: "host-bound: the path is {share} host code and API calls",
+    Category.CPU: "host-bound: the path is {share} host code and API calls",
+    Category.GPU: "GPU-bound: the path is {share} the step's own GPU work",
+    Category.GPU_EARLIER: "behind earlier steps: the path is {share} GPU work they launched",
+    Category.LAUNCH_GAP: "launch-bound: the path is {share} launched work not yet begun",
+    Category.QUEUE_GAP: "dispatch-bound: the path is {share} gaps between queued GPU work",
+    Category.SYNC_RETURN: "return-bound: the path is {share} calls returning after GPU work ended",
+}
+
+
+def of(
+    segments: Sequence[Segment], device: StepDevice, ledger: DeviceLedger, wall_ns: int
+) -> Verdict:
+    """The verdict on a step.
+
+    Withheld where the lead of the largest part over the next is no more than what is unknown, or
+    than what records that were left out could have covered.
+    """
+    sums: Counter[Category] = Counter()
+    for one in segments:
+        sums[one.category] += one.length_ns
+    unknown_ns = sum(sums.pop(category, 0) for category in _UNKNOWN)
+    ranked = sums.most_common(2)
+    if not ranked:
+        return Verdict(
+            "no verdict: nothing is known of the step", (), None, unknown_ns, ("empty",)
+        )
+    (largest, length), *rest = ranked
+    lead = length - (rest[0][1] if rest else 0)
+    if lead <= unknown_ns:
+        why = f"{units.share(unknown_ns, wall_ns)} of the path is unobserved or unexplained"
+        return Verdict(f"no verdict: {why}", (), None, unknown_ns, (why,))
+    left_out = ledger.invalid + ledger.repeated_ids
+    if left_out and lead * ledger.gpu_records <= 2 * left_out * wall_ns:
+        why = f"{left_out:,} GPU records are invalid or joined by an id that several calls have"
+        return Verdict(f"no verdict: {why}", (), None, unknown_ns, (why,))
+    means = _MEANS.get(largest, f"the path is {{share}} {largest}")
+    text = means.format(share=units.share(length, wall_ns))
+    busy = dict(device.parts).get("own GPU work", 0)
+    text += f"; its own GPU work fills {units.share(busy, wall_ns)} of the step"
+    return Verdict(text, (), None, unknown_ns, ())
