@@ -8,6 +8,7 @@ and the time in which at least one of them ran (busy, overlap counted once).
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -29,7 +30,7 @@ from gpucorrelate.probes.wire.schema import GpuOpKind
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gpucorrelate.correlator.device import Device
+    from gpucorrelate.correlator.device import Device, Ops
     from gpucorrelate.correlator.device_steps import DeviceSteps
     from gpucorrelate.correlator.states import States
 
@@ -46,18 +47,66 @@ _SYNC_NAMES = {
 
 
 @dataclass(frozen=True)
+class Busy:
+    """When the devices of one process were busy, and its operations in order of time."""
+
+    rows: I64  # its operations by start
+    reach_ns: I64  # the latest end up to and with each
+    start_ns: I64  # of merged intervals
+    end_ns: I64
+    before_ns: I64  # busy time before each
+
+    @classmethod
+    def of(cls, ops: Ops, rows: I64) -> Busy:
+        """Merge the intervals of a process's operations."""
+        rows = rows[np.argsort(ops.start_ns[rows], kind="stable")]
+        start, end = union(ops.start_ns[rows], ops.end_ns[rows])
+        length = end - start
+        reach = np.maximum.accumulate(ops.end_ns[rows])
+        return cls(rows, reach, start, end, np.cumsum(length) - length)
+
+    def until(self, moments: I64) -> I64:
+        """Busy time before each moment."""
+        if not len(self.start_ns):
+            return np.zeros(len(moments), np.int64)
+        at = np.maximum(np.searchsorted(self.start_ns, moments, side="right") - 1, 0)
+        inside = np.clip(moments, self.start_ns[at], self.end_ns[at]) - self.start_ns[at]
+        return self.before_ns[at] + inside
+
+    def near(self, ops: Ops, start: int, end: int) -> I64:
+        """The operations that ran between two moments."""
+        low = int(np.searchsorted(self.reach_ns, start, side="right"))
+        high = int(np.searchsorted(ops.start_ns[self.rows], end))
+        rows = self.rows[low:high]
+        return rows[ops.end_ns[rows] > start]
+
+
+@dataclass(frozen=True)
 class StepOps:
-    """Operations and calls by step, found once for all steps."""
+    """Operations and calls by step, and each process's busy time, found once for all steps."""
 
     ops: I64
     op_off: I64
     calls: I64
     call_off: I64
+    busy: tuple[Busy, ...]
+    sync_of_call: I64  # per call: its synchronisation; -1 none
 
     @classmethod
-    def of(cls, steps: DeviceSteps) -> StepOps:
+    def of(cls, states: States, steps: DeviceSteps) -> StepOps:
         """Sort them by step."""
-        return cls(*_by_step(steps.of, len(steps)), *_by_step(steps.call_of, len(steps)))
+        device, path = states.device, states.path
+        by_process, off = _by_step(device.ops.process, len(device.processes))
+        sync_of_call = np.full(len(device.calls), -1, np.int64)
+        sync_of_call[path.sync_call] = np.arange(len(path.sync_call))
+        return cls(
+            *_by_step(steps.of, len(steps)),
+            *_by_step(steps.call_of, len(steps)),
+            tuple(
+                Busy.of(device.ops, by_process[low:high]) for low, high in itertools.pairwise(off)
+            ),
+            sync_of_call,
+        )
 
     def own(self, step: int) -> I64:
         """The step's operations."""
@@ -90,7 +139,7 @@ def account(states: States, steps: DeviceSteps, index: StepOps, step: int) -> St
     device, own, made = states.device, index.own(step), index.made(step)
     start, end, _ = window(device, steps, step, own)
     ops, calls = device.ops, device.calls
-    parts = _partition(states, steps, step, own, (start, end))
+    parts = _partition(states, (steps, index), step, own, (start, end))
     kinds = calls.kind[made]
     launching = made[np.isin(kinds, LAUNCHES)]
     call = ops.call[own]
@@ -109,7 +158,7 @@ def account(states: States, steps: DeviceSteps, index: StepOps, step: int) -> St
         graph_ops=int(graph.sum()),
         calls=len(made),
         launch_ns=int((calls.end_ns[launching] - calls.start_ns[launching]).sum()),
-        syncs=_syncs(states, made),
+        syncs=_syncs(states, index, made),
         classes=classes(states, own),
         top=top(states, own),
         clamped=int((ops.early_ns[own] > 0).sum()),
@@ -125,15 +174,20 @@ def _gpu_span(device: Device, own: I64) -> tuple[int, int]:
 
 
 def _partition(
-    states: States, steps: DeviceSteps, step: int, own: I64, whole: tuple[int, int]
+    states: States,
+    of: tuple[DeviceSteps, StepOps],
+    step: int,
+    own: I64,
+    whole: tuple[int, int],
 ) -> tuple[tuple[str, int], ...]:
     """The window cut by what the process's devices did; the parts sum to it exactly."""
     device = states.device
     ops, calls = device.ops, device.calls
+    steps, index = of
     start, end = whole
     busy = clipped(*union(ops.start_ns[own], ops.end_ns[own]), start, end)
-    near = (ops.process == steps.process[step]) & (ops.end_ns > start) & (ops.start_ns < end)
-    other = np.flatnonzero(near & (steps.of != step))
+    near = index.busy[int(steps.process[step])].near(ops, start, end)
+    other = near[steps.of[near] != step]
     theirs = without(*clipped(*union(ops.start_ns[other], ops.end_ns[other]), start, end), *busy)
     idle = without(np.array([start]), np.array([end]), *union(*_both(busy, theirs)))
     if not len(own):
@@ -184,30 +238,26 @@ def idle_gaps(device: Device, own: I64, count: int) -> list[tuple[int, int, int]
     )
 
 
-def _syncs(states: States, made: I64) -> tuple[SyncShare, ...]:
+def _syncs(states: States, index: StepOps, made: I64) -> tuple[SyncShare, ...]:
     """Waits for devices by kind: how long, the device busy meanwhile, idle after it was done."""
     path, device = states.path, states.device
-    rows = np.flatnonzero(np.isin(path.sync_call, made))
-    if not len(rows):
-        return ()
-    kinds = device.calls.kind[path.sync_call[rows]]
-    process = device.calls.process[path.sync_call[rows]]
+    rows = index.sync_of_call[made]
+    rows = rows[rows >= 0]
+    calls, op = path.sync_call[rows], path.sync_op[rows]
+    start, end = path.sync_start_ns[rows], path.sync_end_ns[rows]
+    busy = np.zeros(len(rows), np.int64)
+    for process in np.unique(device.calls.process[calls]).tolist():
+        mine = np.flatnonzero(device.calls.process[calls] == process)
+        busy[mine] = index.busy[process].until(end[mine]) - index.busy[process].until(start[mine])
+    done = np.clip(device.ops.end_ns[op], start, end) if len(device.ops) else end
+    over = np.where(op >= 0, end - done, 0)
     found = []
+    kinds = device.calls.kind[calls]
     for kind in np.unique(kinds).tolist():
-        mine = rows[kinds == kind]
-        over = busy = 0
-        for row, owner in zip(mine.tolist(), process[kinds == kind].tolist(), strict=True):
-            start, end = int(path.sync_start_ns[row]), int(path.sync_end_ns[row])
-            near = (device.ops.end_ns > start) & (device.ops.start_ns < end)
-            ops = np.flatnonzero(near & (device.ops.process == owner))
-            intervals = union(device.ops.start_ns[ops], device.ops.end_ns[ops])
-            busy += _length(clipped(*intervals, start, end))
-            if path.sync_op[row] >= 0:
-                done = int(device.ops.end_ns[path.sync_op[row]])
-                over += end - min(max(done, start), end)
-        total = int((path.sync_end_ns[mine] - path.sync_start_ns[mine]).sum())
+        mine = np.flatnonzero(kinds == kind)
         name = _SYNC_NAMES.get(CallKind(kind), CallKind(kind).name.lower())
-        found.append(SyncShare(name, len(mine), total, busy, over))
+        sums = [int(x[mine].sum()) for x in (end - start, busy, over)]
+        found.append(SyncShare(name, len(mine), *sums))
     return tuple(sorted(found, key=lambda share: -share.length_ns))
 
 

@@ -57,7 +57,7 @@ class DeviceRun:
         self._describe = describe
         self._ledger = ledger
         self._words = DeviceWords(states)
-        self._index = accounts.StepOps.of(self.steps)
+        self._index = accounts.StepOps.of(states, self.steps)
 
     @property
     def steps(self) -> DeviceSteps:
