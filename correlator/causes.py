@@ -267,7 +267,7 @@ class Describer:
             if len(self._made) >= _MADE_LIMIT:
                 self._made.clear()
             category = CATEGORIES[cat]
-            if category is Category.GPU:
+            if category in (Category.GPU, Category.GPU_EARLIER):
                 name, step = self._words.operation(evidence), self._words.owner(evidence)
             made = self._made[key] = Segment(
                 start,

@@ -186,12 +186,13 @@ def _owner(table: Table) -> NDArray[np.generic]:
     return (table["stream"].astype(np.uint64) << np.uint64(32)) | table["pid"].astype(np.uint64)
 
 
-def _valid(table: Table) -> NDArray[np.bool_]:
+def timed(table: Table) -> NDArray[np.bool_]:
+    """Which rows have times that can be."""
     return (table["start_ns"] > 0) & (table["end_ns"] >= table["start_ns"])
 
 
 def _calls(capture: Capture, api: Table, process: I64, threads: Threads) -> Calls:
-    good = np.flatnonzero(_valid(api))
+    good = np.flatnonzero(timed(api))
     thread = threads.index(api["tid"][good])
     order = np.lexsort((-api["end_ns"][good], api["start_ns"][good], thread))
     rows = good[order]
@@ -211,7 +212,7 @@ def _calls(capture: Capture, api: Table, process: I64, threads: Threads) -> Call
 
 
 def _ops(op: Table, process: I64) -> tuple[Ops, tuple[DeviceStream, ...]]:
-    good = np.flatnonzero(_valid(op))
+    good = np.flatnonzero(timed(op))
     table, process = op.select(good), process[good]
     stream, first = grouped(process, table["device"], table["gpu_stream"])
     order = np.lexsort((table["end_ns"], table["start_ns"], stream))

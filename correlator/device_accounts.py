@@ -24,7 +24,7 @@ from gpucorrelate.correlator.report.device_values import (
     StepDevice,
     SyncShare,
 )
-from gpucorrelate.correlator.search import clipped, union, without
+from gpucorrelate.correlator.search import clipped, exact_sum, union, without
 from gpucorrelate.probes.wire.schema import GpuOpKind
 
 if TYPE_CHECKING:
@@ -73,12 +73,11 @@ class Busy:
         inside = np.clip(moments, self.start_ns[at], self.end_ns[at]) - self.start_ns[at]
         return self.before_ns[at] + inside
 
-    def near(self, ops: Ops, start: int, end: int) -> I64:
-        """The operations that ran between two moments."""
-        low = int(np.searchsorted(self.reach_ns, start, side="right"))
-        high = int(np.searchsorted(ops.start_ns[self.rows], end))
-        rows = self.rows[low:high]
-        return rows[ops.end_ns[rows] > start]
+    def within(self, start: int, end: int) -> tuple[I64, I64]:
+        """When any of its operations ran between two moments."""
+        low = int(np.searchsorted(self.end_ns, start, side="right"))
+        high = int(np.searchsorted(self.start_ns, end))
+        return clipped(self.start_ns[low:high], self.end_ns[low:high], start, end)
 
 
 @dataclass(frozen=True)
@@ -146,7 +145,7 @@ def account(states: States, steps: DeviceSteps, index: StepOps, step: int) -> St
     graph = (call >= 0) & (calls.kind[call] == CallKind.GRAPH_LAUNCH) if len(calls) else call < -1
     first, last = _gpu_span(device, own)
     return StepDevice(
-        gpu_sum_ns=int((ops.end_ns[own] - ops.start_ns[own]).sum()),
+        gpu_sum_ns=exact_sum(ops.end_ns[own] - ops.start_ns[own]),
         gpu_busy_ns=parts[0][1],
         gpu_span_ns=last - first,
         kernels=int((ops.table["op"][own] == GpuOpKind.KERNEL).sum()),
@@ -157,7 +156,7 @@ def account(states: States, steps: DeviceSteps, index: StepOps, step: int) -> St
         graph_launches=int((kinds == CallKind.GRAPH_LAUNCH).sum()),
         graph_ops=int(graph.sum()),
         calls=len(made),
-        launch_ns=int((calls.end_ns[launching] - calls.start_ns[launching]).sum()),
+        launch_ns=exact_sum(calls.end_ns[launching] - calls.start_ns[launching]),
         syncs=_syncs(states, index, made),
         classes=classes(states, own),
         top=top(states, own),
@@ -186,9 +185,7 @@ def _partition(
     steps, index = of
     start, end = whole
     busy = clipped(*union(ops.start_ns[own], ops.end_ns[own]), start, end)
-    near = index.busy[int(steps.process[step])].near(ops, start, end)
-    other = near[steps.of[near] != step]
-    theirs = without(*clipped(*union(ops.start_ns[other], ops.end_ns[other]), start, end), *busy)
+    theirs = without(*index.busy[int(steps.process[step])].within(start, end), *busy)
     idle = without(np.array([start]), np.array([end]), *union(*_both(busy, theirs)))
     if not len(own):
         return (
@@ -256,7 +253,7 @@ def _syncs(states: States, index: StepOps, made: I64) -> tuple[SyncShare, ...]:
     for kind in np.unique(kinds).tolist():
         mine = np.flatnonzero(kinds == kind)
         name = _SYNC_NAMES.get(CallKind(kind), CallKind(kind).name.lower())
-        sums = [int(x[mine].sum()) for x in (end - start, busy, over)]
+        sums = [exact_sum(x[mine]) for x in (end - start, busy, over)]
         found.append(SyncShare(name, len(mine), *sums))
     return tuple(sorted(found, key=lambda share: -share.length_ns))
 
@@ -267,12 +264,15 @@ def _lengths_by_name(states: States, own: I64) -> list[tuple[str, int, int]]:
     names, inverse, count = np.unique(
         ops.table["name"][own], return_inverse=True, return_counts=True
     )
-    total = np.zeros(len(names), np.int64)
-    np.add.at(total, inverse, ops.end_ns[own] - ops.start_ns[own])
+    length = (ops.end_ns[own] - ops.start_ns[own]).astype(np.uint64)
+    high, low = np.zeros((2, len(names)), np.uint64)
+    np.add.at(high, inverse, length >> np.uint64(32))
+    np.add.at(low, inverse, length & np.uint64(0xFFFFFFFF))
+    total = [(a << 32) + b for a, b in zip(high.tolist(), low.tolist(), strict=True)]
     strings = states.capture.strings
     return [
         (strings[name], length, n)
-        for name, length, n in zip(names.tolist(), total.tolist(), count.tolist(), strict=True)
+        for name, length, n in zip(names.tolist(), total, count.tolist(), strict=True)
     ]
 
 
@@ -288,7 +288,7 @@ def classes(states: States, own: I64) -> tuple[KernelShare, ...]:
         rows = own[states.device.ops.table["op"][own] == kind]
         if len(rows):
             ops = states.device.ops
-            total[name] += int((ops.end_ns[rows] - ops.start_ns[rows]).sum())
+            total[name] += exact_sum(ops.end_ns[rows] - ops.start_ns[rows])
             count[name] += len(rows)
     return tuple(KernelShare(str(n), count[n], length) for n, length in total.most_common())
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpucorrelate.correlator.device import timed
 from gpucorrelate.correlator.native import flatten
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class DeviceSteps:
     """
 
     process: I64
-    number: I64
+    number: NDArray[np.uint64]
     thread: I64
     start_ns: I64
     end_ns: I64
@@ -112,24 +113,31 @@ class _Step:
 def build(capture: Capture, threads: Threads, device: Device) -> DeviceSteps:
     """Find the steps and give each operation its own."""
     worker = capture.table("worker_step")
+    worker = worker.select(np.flatnonzero(timed(worker)))
+    by_stream = np.argsort(worker["stream"], kind="stable")
+    worker = worker.select(by_stream)
+    calls_of = _Rows.of(device.calls.process, len(device.processes))
+    ops_of = _Rows.of(device.ops.process, len(device.processes))
     names = _names(capture)
     steps: list[_Step] = []
     pieces: list[_Pieces] = []
     for process, info in enumerate(device.processes):
-        mine = worker.select(np.flatnonzero(worker["stream"] == info.stream))
+        low, high = np.searchsorted(worker["stream"], np.array([info.stream, info.stream + 1]))
+        mine = worker.select(np.arange(low, high))
         found, piece = _of_process(process, mine, threads, names, len(steps))
         if not found:
-            found, piece = _whole(process, device, len(steps))
+            own = calls_of[process], ops_of[process]
+            found, piece = _whole(process, device, own, len(steps))
         steps += found
         pieces.append(piece)
-    of, how = _assign(device, pieces, steps)
+    of, how = _assign(device, ops_of, pieces, steps)
     call_of = np.full(len(device.calls), -1, np.int64)
     for process, piece in enumerate(pieces):
-        rows = np.flatnonzero(device.calls.process == process)
+        rows = calls_of[process]
         call_of[rows] = piece.at(device.calls.start_ns[rows])
     return DeviceSteps(
         process=_column(step.process for step in steps),
-        number=_column(step.number for step in steps),
+        number=np.array([step.number for step in steps], np.uint64),
         thread=_column(step.thread for step in steps),
         start_ns=_column(step.start_ns for step in steps),
         end_ns=_column(step.end_ns for step in steps),
@@ -141,6 +149,22 @@ def build(capture: Capture, threads: Threads, device: Device) -> DeviceSteps:
     )
 
 
+@dataclass(frozen=True)
+class _Rows:
+    """Rows by process."""
+
+    order: I64
+    off: I64
+
+    @classmethod
+    def of(cls, process: I64, count: int) -> _Rows:
+        order = np.argsort(process, kind="stable")
+        return cls(order, np.searchsorted(process[order], np.arange(count + 1)))
+
+    def __getitem__(self, process: int) -> I64:
+        return self.order[self.off[process] : self.off[process + 1]]
+
+
 def _column(values: Iterable[int]) -> I64:
     return np.array(list(values), np.int64)
 
@@ -149,6 +173,7 @@ def _names(capture: Capture) -> dict[tuple[int, int], int]:
     """Stream and step -> the name of its outermost range."""
     spans = capture.table("span")
     spans = spans.select(np.flatnonzero(spans["step"] > 0))
+    spans = spans.select(np.flatnonzero(timed(spans)))
     spans = spans.select(np.argsort(spans["start_ns"] - spans["end_ns"], kind="stable"))
     names: dict[tuple[int, int], int] = {}
     for stream, step, name in zip(
@@ -166,7 +191,7 @@ def _of_process(
     base: int,
 ) -> tuple[list[_Step], _Pieces]:
     order = np.lexsort((-rows["end_ns"], rows["start_ns"]))
-    rows = rows.select(order[rows["end_ns"][order] >= rows["start_ns"][order]])
+    rows = rows.select(order)
     numbers, first, inverse = np.unique(rows["step"], return_index=True, return_inverse=True)
     ends = np.zeros(len(numbers), np.int64)
     np.maximum.at(ends, inverse, rows["end_ns"])
@@ -191,16 +216,18 @@ def _of_process(
     return steps, _Pieces(start, end, step)
 
 
-def _whole(process: int, device: Device, base: int) -> tuple[list[_Step], _Pieces]:
+def _whole(
+    process: int, device: Device, rows: tuple[I64, I64], base: int
+) -> tuple[list[_Step], _Pieces]:
     """All of a process's trace as one step, on the thread that launches most."""
     calls, ops = device.calls, device.ops
-    mine, work = calls.process == process, ops.process == process
-    if not mine.any() and not work.any():
+    mine, work = rows
+    if not len(mine) and not len(work):
         none = np.zeros(0, np.int64)
         return [], _Pieces(none, none, none)
     start = min(_least(calls.start_ns[mine]), _least(ops.start_ns[work]))
     end = max(_most(calls.end_ns[mine]), _most(ops.end_ns[work]))
-    threads = calls.thread[mine & (calls.ops > 0)]
+    threads = calls.thread[mine[calls.ops[mine] > 0]]
     if not len(threads):
         threads = calls.thread[mine]
     known = threads[threads >= 0]
@@ -217,7 +244,9 @@ def _most(times: I64) -> int:
     return int(times.max(initial=0))
 
 
-def _assign(device: Device, pieces: list[_Pieces], steps: list[_Step]) -> tuple[I64, U8]:
+def _assign(
+    device: Device, ops_of: _Rows, pieces: list[_Pieces], steps: list[_Step]
+) -> tuple[I64, U8]:
     calls, ops = device.calls, device.ops
     of = np.full(len(ops), -1, np.int64)
     how = np.full(len(ops), int(Assigned.RAN_OUTSIDE), np.uint8)
@@ -225,7 +254,7 @@ def _assign(device: Device, pieces: list[_Pieces], steps: list[_Step]) -> tuple[
     moments = np.where(launched, calls.start_ns[ops.call], 0) if len(calls) else ops.start_ns
     by_time = np.full(len(ops), -1, np.int64)
     for process, piece in enumerate(pieces):
-        rows = np.flatnonzero(ops.process == process)
+        rows = ops_of[process]
         with_call = rows[launched[rows]]
         of[with_call] = piece.at(moments[with_call])
         by_time[rows] = piece.at(ops.start_ns[rows])

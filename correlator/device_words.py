@@ -59,7 +59,7 @@ class DeviceWords:
         if call >= 0:
             thread = int(self._s.device.calls.thread[call])
             launch = Cause("launched by", actor(thread), f"in {self.call(call)}")
-        if category in (Category.GPU, Category.LAUNCH_GAP):
+        if category in (Category.GPU, Category.GPU_EARLIER, Category.LAUNCH_GAP):
             return launch or Cause("launched by a call that is not on record")
         behind = f"behind {self.operation(pred)}" if pred >= 0 else ""
         if category is Category.QUEUE_GAP:

@@ -84,6 +84,13 @@ def busy_union_ns(start: I64, end: I64) -> int:
     return int((e - s).sum())
 
 
+def exact_sum(values: NDArray[np.generic]) -> int:
+    """The sum of non-negative integers, however large."""
+    low = values.astype(np.uint64)
+    high = low >> np.uint64(32)
+    return (int(high.sum()) << 32) + int((low & np.uint64(0xFFFFFFFF)).sum())
+
+
 def union(start: I64, end: I64) -> tuple[I64, I64]:
     """Intervals merged where they touch or overlap, ascending; empty ones vanish."""
     some = end > start

@@ -18,6 +18,7 @@ import numpy as np
 
 from gpucorrelate.correlator.causes import syscall_name
 from gpucorrelate.correlator.device import LAUNCHES, CallKind, call_kind
+from gpucorrelate.correlator.search import exact_sum
 from gpucorrelate.correlator.states import clean_waits
 from gpucorrelate.probes.wire.schema import CopyKind, GpuOpKind, WaitFlag, WaitKind
 
@@ -285,13 +286,6 @@ def table(capture: Capture, name: str) -> StatTable:
 # -- numbers
 
 
-def exact_sum(values: Values) -> int:
-    """The sum of non-negative integers, however large."""
-    low = values.astype(np.uint64)
-    high = low >> np.uint64(32)
-    return (int(high.sum()) << 32) + int((low & np.uint64(0xFFFFFFFF)).sum())
-
-
 def row_of(name: str, values: Values) -> Row:
     """The statistics of one or more non-negative integers in ascending order."""
     count, total = len(values), exact_sum(values)
@@ -306,7 +300,10 @@ def row_of(name: str, values: Values) -> Row:
         int(values[0]),
         most,
         float(np.std(values.astype(np.float64), ddof=1)) if count > 1 else 0.0,
-        0 if most <= limit else count - int(np.searchsorted(values, limit, "right")),
+        # A plain integer would be compared as a float: 2^59 and one more are the same then.
+        0
+        if most <= limit
+        else count - int(np.searchsorted(values, values.dtype.type(limit), "right")),
     )
 
 

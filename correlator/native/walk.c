@@ -477,7 +477,7 @@ static int hop_to(struct walker *w, int32_t to, int64_t start, int kind, int64_t
 	if (!push_frame(w, start, mode))
 		return 0;
 	push_hop(w, start, w->t, from, to, kind, evidence, mode);
-	w->slack = w->t - start < CLOSE_NS ? w->t - start : -1;
+	w->slack = (uint64_t)w->t - (uint64_t)start < CLOSE_NS ? w->t - start : -1;
 	w->tid = to;
 	return 1;
 }
@@ -594,7 +594,7 @@ static int in_queue_read(struct walker *w, int64_t q, int64_t i, int64_t floor)
 		return 1;
 	}
 	if (sent <= start) {
-		if (start - sent < CLOSE_NS)
+		if ((uint64_t)start - (uint64_t)sent < CLOSE_NS)
 			w->slack = start - sent;
 		return 0;
 	}

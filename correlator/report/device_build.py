@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import itertools
 from collections import Counter
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ from gpucorrelate.correlator.report.device_values import (
     KernelShare,
 )
 from gpucorrelate.correlator.report.values import Category
-from gpucorrelate.correlator.search import busy_union_ns
+from gpucorrelate.correlator.search import busy_union_ns, exact_sum
 from gpucorrelate.correlator.states import CATEGORIES
 from gpucorrelate.correlator.walk import LegSpec
 from gpucorrelate.probes.wire.errors import NotFoundError, UsageError
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from gpucorrelate.correlator.walk import Paths, Walker
 
 _GAPS = 5
+_BATCH = 64
 _GPU = CATEGORIES.index(Category.GPU)
 _GPU_EARLIER = CATEGORIES.index(Category.GPU_EARLIER)
 
@@ -114,7 +115,7 @@ class DeviceRun:
         leg = self._leg(step)
         paths = self._walker.walk([leg])
         number = int(self.steps.number[step])
-        segments = self._segments(paths, 0, number)
+        segments = self._segments(paths, step)
         own = self._index.own(step)
         device = accounts.account(self._s, self.steps, self._index, step)
         return DeviceStepReport(
@@ -165,13 +166,14 @@ class DeviceRun:
         return LegSpec(actor, start, end, (), op)
 
     def _rows(self, chosen: Iterable[int]) -> tuple[DeviceStepRow, ...]:
-        chosen = list(chosen)
+        # Paths of a few at a time: steps may overlap, and their paths then are of any length.
+        return tuple(row for some in _batched(chosen, _BATCH) for row in self._some_rows(some))
+
+    def _some_rows(self, chosen: Sequence[int]) -> Iterator[DeviceStepRow]:
         legs = [self._leg(i) for i in chosen]
         paths = self._walker.walk(legs)
-        return tuple(
-            self._row(step, leg, self._sums(paths.leg(k), step))
-            for k, (step, leg) in enumerate(zip(chosen, legs, strict=True))
-        )
+        for k, (step, leg) in enumerate(zip(chosen, legs, strict=True)):
+            yield self._row(step, leg, self._sums(paths.leg(k), step))
 
     def _row(
         self, step: int, leg: LegSpec, by_category: tuple[tuple[Category, int], ...]
@@ -188,30 +190,29 @@ class DeviceRun:
             ops=len(own),
             launches=int(np.isin(kinds, LAUNCHES).sum()),
             graph_launches=int((kinds == CallKind.GRAPH_LAUNCH).sum()),
-            gpu_sum_ns=int((ops.end_ns[own] - ops.start_ns[own]).sum()),
+            gpu_sum_ns=exact_sum(ops.end_ns[own] - ops.start_ns[own]),
             gpu_busy_ns=busy_union_ns(ops.start_ns[own], ops.end_ns[own]),
             by_category=by_category,
         )
 
     def _sums(self, rows: NDArray[np.void], step: int) -> tuple[tuple[Category, int], ...]:
         """Path time by category, what other steps launched told apart."""
-        code = rows["category"].astype(np.int64)
-        gpu = np.flatnonzero(code == _GPU)
-        owner = self.steps.of[rows["evidence"][gpu]]
-        code[gpu[owner != step]] = _GPU_EARLIER
+        rows = self._owned(rows, step)
         sums = np.zeros(len(CATEGORIES), np.int64)
-        np.add.at(sums, code, rows["end"] - rows["start"])
+        np.add.at(sums, rows["category"], rows["end"] - rows["start"])
         found = [(CATEGORIES[i], int(sums[i])) for i in np.flatnonzero(sums).tolist()]
         return tuple(sorted(found, key=lambda pair: -pair[1]))
 
-    def _segments(self, paths: Paths, leg: int, number: int) -> tuple[Segment, ...]:
-        found = self._describe.segments(paths.leg(leg), paths.leg_hops(leg), ())
-        return tuple(
-            dataclasses.replace(one, category=Category.GPU_EARLIER)
-            if one.category is Category.GPU and one.step != number
-            else one
-            for one in found
-        )
+    def _owned(self, rows: NDArray[np.void], step: int) -> NDArray[np.void]:
+        """The walk's segments, work that the step did not launch told apart."""
+        gpu = np.flatnonzero(rows["category"] == _GPU)
+        rows = rows.copy()
+        rows["category"][gpu[self.steps.of[rows["evidence"][gpu]] != step]] = _GPU_EARLIER
+        return rows
+
+    def _segments(self, paths: Paths, step: int) -> tuple[Segment, ...]:
+        rows = self._owned(paths.leg(0), step)
+        return tuple(self._describe.segments(rows, paths.leg_hops(0), ()))
 
     def _gaps(self, own: NDArray[np.int64], name: str) -> tuple[IdleGap, ...]:
         found = accounts.idle_gaps(self._s.device, own, _GAPS) if len(own) else []
@@ -249,15 +250,19 @@ class DeviceRun:
     def _devices(self) -> Iterable[DeviceShare]:
         device = self._s.device
         keys = [(s.process, s.device) for s in device.streams]
-        of = np.array([keys.index(key) for key in keys], np.int64)[device.ops.stream]
-        for i in sorted(set(of.tolist())):
-            rows = np.flatnonzero(of == i)
+        first: dict[tuple[int, int], int] = {}
+        of = np.array([first.setdefault(k, i) for i, k in enumerate(keys)], np.int64)
+        of = of[device.ops.stream]
+        order = np.argsort(of, kind="stable")
+        begins = np.flatnonzero(np.diff(of[order], prepend=-1))
+        for rows in np.split(order, begins[1:]) if len(order) else ():
+            i = int(of[rows[0]])
             start, end = device.ops.start_ns[rows], device.ops.end_ns[rows]
             yield DeviceShare(
                 self._process(keys[i][0]),
                 keys[i][1],
                 len(rows),
-                int((end - start).sum()),
+                exact_sum(end - start),
                 busy_union_ns(start, end),
                 int(end.max() - start.min()),
             )
@@ -274,10 +279,15 @@ class DeviceRun:
             role = self._roles.get(process.stream, "")
             names.append(role if role and role != "?" else f"pid {process.pid}")
         twice = {name for name, n in Counter(names).items() if n > 1}
-        pids = [process.pid for process in self._s.device.processes]
+        known = self._s.device.processes
+        named = [
+            f"{name} pid {process.pid}" if name in twice and not name.startswith("pid ") else name
+            for name, process in zip(names, known, strict=True)
+        ]
+        again = {name for name, n in Counter(named).items() if n > 1}
         return tuple(
-            f"{name} pid {pid}" if name in twice else name
-            for name, pid in zip(names, pids, strict=True)
+            f"{name} stream {process.stream}" if name in again else name
+            for name, process in zip(named, known, strict=True)
         )
 
     def _process(self, process: int) -> str:
@@ -291,6 +301,12 @@ class DeviceRun:
         strings = self._s.capture.strings
         pairs = zip(meta["key"].tolist(), meta["value"].tolist(), strict=True)
         return tuple(strings[value] for key, value in pairs if strings[key] == "import")
+
+
+def _batched(values: Iterable[int], size: int) -> Iterator[list[int]]:
+    values = iter(values)
+    while some := list(itertools.islice(values, size)):
+        yield some
 
 
 def merged(shares: Sequence[KernelShare]) -> tuple[KernelShare, ...]:

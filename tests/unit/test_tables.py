@@ -19,6 +19,7 @@ from gpucorrelate.cli import main
 from gpucorrelate.correlator import tables as made
 from gpucorrelate.correlator.report import tables as report
 from gpucorrelate.correlator.report.page import TextOptions
+from gpucorrelate.correlator.search import exact_sum
 from gpucorrelate.correlator.tables import Graphs, Joined
 from gpucorrelate.probes.wire.schema import CopyKind, GpuOpKind, WaitFlag, WaitKind
 from tests.unit.synth import MS, Recording
@@ -108,10 +109,10 @@ def test_statistics_are_those_of_the_standard_library(values):
 
 def test_sums_do_not_overflow():
     values = np.array([(1 << 63) - 1] * 5, np.int64)
-    assert made.exact_sum(values) == 5 * ((1 << 63) - 1)
+    assert exact_sum(values) == 5 * ((1 << 63) - 1)
     assert made.row_of("x", values).tail == 0
     unsigned: Any = np.array([NONE, NONE], np.uint64)
-    assert made.exact_sum(unsigned) == 2 * NONE
+    assert exact_sum(unsigned) == 2 * NONE
     assert made.row_of("x", unsigned).most == NONE
 
 
