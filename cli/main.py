@@ -33,7 +33,7 @@ EXIT_BROKEN_PIPE = 141
 _LONGEST_MESSAGE = 500
 
 DEBUG_ENV = "GPUCORRELATE_DEBUG"
-_EXTRA = frozenset({"click", "rich", "numpy", "psutil", "ijson"})
+_EXTRA = frozenset({"click", "rich", "numpy", "psutil", "msgspec"})
 _OS_ERRORS = {
     errno.ENOENT: EXIT_NOT_FOUND,
     errno.EACCES: EXIT_NOT_PERMITTED,

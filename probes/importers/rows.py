@@ -7,19 +7,29 @@ import re
 from array import array
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpucorrelate.probes.wire.schema import BY_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpucorrelate.probes.wire.schema import Kind
+    from gpucorrelate.probes.wire.schema import Column, Kind
 
 #: ``gpu_stream`` and ``event`` where there is none.
 NONE_U64 = (1 << 64) - 1
-_LIMITS = {"u8": 0xFF, "u16": 0xFFFF, "u32": 0xFFFFFFFF, "str": 0xFFFFFFFF, "u64": NONE_U64}
-_I64 = 1 << 63
+#: So much of a text is kept; a recording keeps less. Names of kernels have some thousand letters.
+LONGEST_TEXT = 1 << 14
+_MOST = {
+    "u8": 0xFF,
+    "u16": 0xFFFF,
+    "u32": 0xFFFFFFFF,
+    "str": 0xFFFFFFFF,
+    "u64": NONE_U64,
+    "i64": (1 << 63) - 1,
+}
+_LEAST = {"i64": -(1 << 63)}
+_TYPECODE = {"i64": "q"}
 #: Places of unreadable things that are named one by one; the rest is only counted.
 _NAMED = 3
 
@@ -58,30 +68,82 @@ class Rows:
     def __init__(self, kind_name: str, texts: dict[str, int]) -> None:
         self.kind: Kind = BY_NAME[kind_name]
         self.texts = texts
-        self.columns = [array("q" if c.ctype == "i64" else "Q") for c in self.kind.columns]
+        self._columns = [array(_TYPECODE.get(c.ctype, "Q")) for c in self.kind.columns]
+        # What was added since: an array that grows by little often is copied as often.
+        self._parts: list[list[array[int]]] = []
+
+    @property
+    def columns(self) -> list[array[int]]:
+        """The values, in the schema's order of columns; of a text, its number in ``texts``."""
+        parts, self._parts = self._parts, []
+        if parts:
+            for values_of, *new in zip(self._columns, *parts, strict=True):
+                values_of.frombytes(b"".join(new))
+        return self._columns
 
     def __len__(self) -> int:
-        return len(self.columns[0])
+        return len(self._columns[0]) + sum(len(part[0]) for part in self._parts)
 
     def add(self, values: Sequence[int | str]) -> None:
         """Add a row, in the order of the schema's columns.
 
         Raises:
             OverflowError: a value that no such column can hold; nothing was added.
+            TypeError: a value that is no integer where there should be one.
         """
-        numbers = [
-            value if isinstance(value, int) else self.texts.setdefault(value, len(self.texts))
-            for value in values
-        ]
+        numbers = [self._id(value) if isinstance(value, str) else value for value in values]
         for column, number in zip(self.kind.columns, numbers, strict=True):
-            if column.ctype == "i64":
-                fits = -_I64 <= number < _I64
-            else:
-                fits = 0 <= number <= _LIMITS[column.ctype]
-            if not fits:
-                raise OverflowError(f"{column.name} is {number}")
+            if not isinstance(number, int):
+                raise TypeError(f"{column.name} is no integer")
+            if not _LEAST.get(column.ctype, 0) <= number <= _MOST[column.ctype]:
+                raise OverflowError(f"{column.name} is out of range")
         for values_of, number in zip(self.columns, numbers, strict=True):
             values_of.append(number)
+
+    def extend(self, columns: Sequence[list[Any]]) -> None:
+        """Add rows, column by column in the schema's order; in a text column all are texts.
+
+        Raises:
+            OverflowError: a value that no such column can hold; nothing was added.
+            TypeError: a value that is no integer where there should be one.
+        """
+        self._parts.append(
+            [
+                self._part(column, self._ids(values) if column.ctype == "str" else values)
+                for column, values in zip(self.kind.columns, columns, strict=True)
+            ]
+        )
+
+    def replace(self, name: str, values: list[int]) -> None:
+        """Have other values in a column of integers.
+
+        Raises:
+            OverflowError: a value that it cannot hold.
+        """
+        at = self.kind.index(name)
+        self.columns[at] = self._part(self.kind.columns[at], values)
+
+    def _id(self, text: str) -> int:
+        return self.texts.setdefault(text[:LONGEST_TEXT], len(self.texts))
+
+    def _ids(self, texts: list[str]) -> list[int]:
+        known = list(map(self.texts.get, texts))
+        return [
+            self._id(text) if number is None else number
+            for text, number in zip(texts, known, strict=True)
+        ]
+
+    def _part(self, column: Column, values: list[int]) -> array[int]:
+        try:
+            # Refuses what has more than 64 bits, and, where the column has no sign, a sign.
+            part = array(_TYPECODE.get(column.ctype, "Q"), values)
+        except TypeError:
+            raise TypeError(f"{column.name} is no integer") from None
+        except OverflowError:
+            raise OverflowError(f"{column.name} is out of range") from None
+        if column.size_bytes < part.itemsize and max(values, default=0) > _MOST[column.ctype]:
+            raise OverflowError(f"{column.name} is out of range")
+        return part
 
     def times(self) -> tuple[array[int], array[int]]:
         """The columns of starts and ends."""
