@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpucorrelate.correlator.search import grouped, last_at_most
+from gpucorrelate.correlator.search import combined, grouped, last_at_most
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -165,10 +165,11 @@ class Device:
 def build(capture: Capture, threads: Threads) -> Device:
     """Sort and join everything that devices did."""
     api, op = capture.table("cuda_api"), capture.table("gpu_op")
-    keys = np.concatenate([_owner(api), _owner(op)])
-    known, number = np.unique(keys, return_inverse=True)
-    processes = tuple(DeviceProcess(int(key >> 32), int(key & 0xFFFFFFFF)) for key in known)
-    number = number.astype(np.int64)
+    stream, pid = (np.concatenate([api[name], op[name]]) for name in ("stream", "pid"))
+    number, first = grouped(stream, pid)
+    processes = tuple(
+        DeviceProcess(int(a), int(b)) for a, b in zip(stream[first], pid[first], strict=True)
+    )
     calls = _calls(capture, api, number[: len(api)], threads)
     ops, streams = _ops(op, number[len(api) :])
     call, repeated = _join(calls, ops)
@@ -182,10 +183,6 @@ def build(capture: Capture, threads: Threads) -> Device:
     )
 
 
-def _owner(table: Table) -> NDArray[np.generic]:
-    return (table["stream"].astype(np.uint64) << np.uint64(32)) | table["pid"].astype(np.uint64)
-
-
 def timed(table: Table) -> NDArray[np.bool_]:
     """Which rows have times that can be."""
     return (table["start_ns"] > 0) & (table["end_ns"] >= table["start_ns"])
@@ -196,8 +193,9 @@ def _calls(capture: Capture, api: Table, process: I64, threads: Threads) -> Call
     thread = threads.index(api["tid"][good])
     order = np.lexsort((-api["end_ns"][good], api["start_ns"][good], thread))
     rows = good[order]
-    names, inverse = np.unique(api["name"][rows], return_inverse=True)
-    kinds = np.array([call_kind(capture.strings[i]) for i in names.tolist()], np.uint8)
+    kinds = np.zeros(len(capture.strings) + 1, np.uint8)
+    for name in np.flatnonzero(np.bincount(api["name"][rows])).tolist():
+        kinds[name] = call_kind(capture.strings[name])
     table = api.select(rows)
     return Calls(
         table,
@@ -205,15 +203,18 @@ def _calls(capture: Capture, api: Table, process: I64, threads: Threads) -> Call
         thread[order],
         table["start_ns"].astype(np.int64),
         table["end_ns"].astype(np.int64),
-        kinds[inverse] if len(names) else np.zeros(0, np.uint8),
+        kinds[table["name"]],
         np.zeros(len(rows), np.int64),
         len(api) - len(good),
     )
 
 
 def _ops(op: Table, process: I64) -> tuple[Ops, tuple[DeviceStream, ...]]:
-    good = np.flatnonzero(timed(op))
-    table, process = op.select(good), process[good]
+    good = timed(op)
+    if good.all():
+        table = op
+    else:
+        table, process = op.select(good), process[good]
     stream, first = grouped(process, table["device"], table["gpu_stream"])
     order = np.lexsort((table["end_ns"], table["start_ns"], stream))
     streams = tuple(
@@ -231,7 +232,7 @@ def _ops(op: Table, process: I64) -> tuple[Ops, tuple[DeviceStream, ...]]:
         table["end_ns"].astype(np.int64),
         none,
         none,
-        len(op) - len(good),
+        len(op) - len(order),
         0,
     ), streams
 
@@ -243,7 +244,7 @@ def _join(calls: Calls, ops: Ops) -> tuple[I64, int]:
     """
     ids = np.concatenate([calls.table["correlation"], ops.table["correlation"]])
     process = np.concatenate([calls.process, ops.process])
-    key, _ = grouped(process, ids)
+    key = combined(process, ids)
     mine, theirs = key[: len(calls)], key[len(calls) :]
     order = np.lexsort((calls.start_ns, mine))
     order = order[calls.table["correlation"][order] != 0]

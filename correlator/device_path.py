@@ -23,7 +23,13 @@ import numpy as np
 from gpucorrelate.correlator.device import CallKind
 from gpucorrelate.correlator.device_steps import launched_before
 from gpucorrelate.correlator.report.values import Category
-from gpucorrelate.correlator.search import first_after, grouped, last_at_most, running_max
+from gpucorrelate.correlator.search import (
+    combined,
+    first_after,
+    grouped,
+    last_at_most,
+    running_max,
+)
 from gpucorrelate.probes.wire.schema import SyncKind
 
 if TYPE_CHECKING:
@@ -436,7 +442,7 @@ def _process_of(rows: Table, device: Device) -> I64:
 def _call_of(ids: NDArray[np.generic], process: I64, device: Device) -> I64:
     """The call with an id in a process; -1 none."""
     calls = device.calls
-    key, _ = grouped(
+    key = combined(
         np.concatenate([calls.process, process]), np.concatenate([calls.table["correlation"], ids])
     )
     mine, theirs = key[: len(calls)], key[len(calls) :]

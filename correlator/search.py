@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     I64 = NDArray[np.int64]
+
+_MOST_KEYS = 1 << 62
+#: A table of all numbers that could be is cheaper than a sort up to so many times the rows.
+_DENSE = 4
 
 
 def last_at_most(values: I64, low: I64, high: I64, wanted: I64) -> I64:
@@ -38,7 +42,31 @@ def last_at_most(values: I64, low: I64, high: I64, wanted: I64) -> I64:
     return left - 1
 
 
-def grouped(*keys: NDArray[np.generic]) -> tuple[I64, I64]:
+def combined(*keys: NDArray[np.integer[Any]]) -> I64:
+    """Rows' keys as one number: equal for rows that agree in all, ascending with the keys."""
+    if not len(keys[0]):
+        return np.zeros(0, np.int64)
+    number, size = np.zeros(len(keys[0]), np.int64), 1
+    for key in keys:
+        low, high = int(key.min()), int(key.max())
+        size *= high - low + 1
+        if size > _MOST_KEYS:
+            return _by_sorting(*keys)
+        number = number * (high - low + 1) + (key - key.dtype.type(low)).astype(np.int64)
+    return number
+
+
+def _by_sorting(*keys: NDArray[np.integer[Any]]) -> I64:
+    """The same for keys that span too much to be multiplied."""
+    number = np.zeros(len(keys[0]), np.int64)
+    for key in keys:
+        distinct, inverse = np.unique(key, return_inverse=True)
+        number = number * len(distinct) + inverse
+        number = np.unique(number, return_inverse=True)[1].astype(np.int64)
+    return number
+
+
+def grouped(*keys: NDArray[np.integer[Any]]) -> tuple[I64, I64]:
     """Rows that agree in all keys as one number.
 
     Returns:
@@ -47,12 +75,18 @@ def grouped(*keys: NDArray[np.generic]) -> tuple[I64, I64]:
     n = len(keys[0])
     if not n:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    number = np.zeros(n, np.int64)
-    for key in keys:
-        distinct, inverse = np.unique(key, return_inverse=True)
-        number = number * len(distinct) + inverse
+    number = combined(*keys)
+    span = int(number.max()) + 1
+    if span > _DENSE * n + _DENSE:
         number = np.unique(number, return_inverse=True)[1].astype(np.int64)
-    return number, np.unique(number, return_index=True)[1].astype(np.int64)
+    else:
+        there = np.zeros(span, bool)
+        there[number] = True
+        number = (np.cumsum(there) - 1)[number]
+    first = np.zeros(int(number.max()) + 1, np.int64)
+    # Of rows with one number the last assignment stays: that of the first.
+    first[number[::-1]] = np.arange(n)[::-1]
+    return number, first
 
 
 def running_max(values: I64, off: I64) -> I64:

@@ -274,7 +274,8 @@ def _bounds(capture: Capture, waits: Table) -> tuple[int, int]:
 
 def _timed(table: Table) -> Table:
     """Rows whose times are valid: a profiler writes 0 for one that it does not know."""
-    return table.select((table["start_ns"] > 0) & (table["end_ns"] >= table["start_ns"]))
+    good = devices.timed(table)
+    return table if good.all() else table.select(good)
 
 
 #: Kinds that name threads of the process whose stream they are in.
