@@ -79,6 +79,7 @@ bench: venv native engine-venv ## throughput and overhead, beside other tools in
 	@scripts/bench_packages.sh
 	@$(PY) -m tests.bench.overhead
 	@$(PY) -m tests.bench.report
+	@$(PY) -m tests.bench.device
 	@$(ENGINE_VENV)/bin/python -m tests.bench.agent.in_process
 	@$(PY) -m tests.bench.engine
 

@@ -20,16 +20,13 @@ if TYPE_CHECKING:
 NONE_U64 = (1 << 64) - 1
 #: So much of a text is kept; a recording keeps less. Names of kernels have some thousand letters.
 LONGEST_TEXT = 1 << 14
-_MOST = {
-    "u8": 0xFF,
-    "u16": 0xFFFF,
-    "u32": 0xFFFFFFFF,
-    "str": 0xFFFFFFFF,
-    "u64": NONE_U64,
-    "i64": (1 << 63) - 1,
+_RANGES = {
+    "u8": (0, 0xFF),
+    "u32": (0, 0xFFFFFFFF),
+    "u64": (0, NONE_U64),
+    "i64": (-(1 << 63), (1 << 63) - 1),
+    "str": (0, 0xFFFFFFFF),
 }
-_LEAST = {"i64": -(1 << 63)}
-_TYPECODE = {"i64": "q"}
 #: Places of unreadable things that are named one by one; the rest is only counted.
 _NAMED = 3
 
@@ -62,13 +59,13 @@ class Problems:
 class Rows:
     """Rows of one kind as columns; texts are kept once.
 
-    Memory is that of the columns: 8 bytes a value.
+    Memory is that of the columns, each as wide as the schema says.
     """
 
     def __init__(self, kind_name: str, texts: dict[str, int]) -> None:
         self.kind: Kind = BY_NAME[kind_name]
         self.texts = texts
-        self._columns = [array(_TYPECODE.get(c.ctype, "Q")) for c in self.kind.columns]
+        self._columns = [array(c.code) for c in self.kind.columns]
         # What was added since: an array that grows by little often is copied as often.
         self._parts: list[list[array[int]]] = []
 
@@ -93,9 +90,10 @@ class Rows:
         """
         numbers = [self._id(value) if isinstance(value, str) else value for value in values]
         for column, number in zip(self.kind.columns, numbers, strict=True):
+            least, most = _RANGES[column.ctype]
             if not isinstance(number, int):
                 raise TypeError(f"{column.name} is no integer")
-            if not _LEAST.get(column.ctype, 0) <= number <= _MOST[column.ctype]:
+            if not least <= number <= most:
                 raise OverflowError(f"{column.name} is out of range")
         for values_of, number in zip(self.columns, numbers, strict=True):
             values_of.append(number)
@@ -107,12 +105,8 @@ class Rows:
             OverflowError: a value that no such column can hold; nothing was added.
             TypeError: a value that is no integer where there should be one.
         """
-        self._parts.append(
-            [
-                self._part(column, self._ids(values) if column.ctype == "str" else values)
-                for column, values in zip(self.kind.columns, columns, strict=True)
-            ]
-        )
+        new = zip(self.kind.columns, columns, strict=True)
+        self._parts.append([self._part(column, values) for column, values in new])
 
     def replace(self, name: str, values: list[int]) -> None:
         """Have other values in a column of integers.
@@ -126,24 +120,22 @@ class Rows:
     def _id(self, text: str) -> int:
         return self.texts.setdefault(text[:LONGEST_TEXT], len(self.texts))
 
-    def _ids(self, texts: list[str]) -> list[int]:
-        known = list(map(self.texts.get, texts))
+    def _ids(self, texts: Sequence[str]) -> list[int]:
+        known = map(self.texts.get, texts)
         return [
             self._id(text) if number is None else number
             for text, number in zip(texts, known, strict=True)
         ]
 
-    def _part(self, column: Column, values: list[int]) -> array[int]:
+    def _part(self, column: Column, values: Sequence[Any]) -> array[int]:
+        if column.ctype == "str":
+            values = self._ids(values)
         try:
-            # Refuses what has more than 64 bits, and, where the column has no sign, a sign.
-            part = array(_TYPECODE.get(column.ctype, "Q"), values)
+            return array(column.code, values)
         except TypeError:
             raise TypeError(f"{column.name} is no integer") from None
         except OverflowError:
             raise OverflowError(f"{column.name} is out of range") from None
-        if column.size_bytes < part.itemsize and max(values, default=0) > _MOST[column.ctype]:
-            raise OverflowError(f"{column.name} is out of range")
-        return part
 
     def times(self) -> tuple[array[int], array[int]]:
         """The columns of starts and ends."""
