@@ -110,17 +110,20 @@ until_option = click.option(
 )
 
 
+session_option = click.option(
+    "--session",
+    type=SESSION,
+    default="",
+    metavar="ID",
+    help="A session of the daemon. [default: newest]",
+)
+
+
 def source_options(command: F) -> F:
     """Adds the FILE argument, ``--session`` and ``--control``; passes them as ``source``."""
 
     @click.argument("file", required=False, type=_PATH)
-    @click.option(
-        "--session",
-        type=SESSION,
-        default="",
-        metavar="ID",
-        help="A session of the daemon. [default: newest]",
-    )
+    @session_option
     @control_option
     @wraps(command)
     def wrapped(

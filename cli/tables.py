@@ -14,12 +14,12 @@ from gpucorrelate.cli.command import Command
 from gpucorrelate.cli.options import (
     COUNT,
     JSON,
-    SESSION,
     TEXT,
     Look,
     Source,
     control_option,
     look_options,
+    session_option,
 )
 from gpucorrelate.probes.wire.errors import NotFoundError
 
@@ -66,13 +66,7 @@ _LIKE_A_NAME = re.compile(r"[a-z][a-z0-9_]*")
     show_default=True,
     help="Rows of each table as text; 0: all. CSV and JSON have all.",
 )
-@click.option(
-    "--session",
-    type=SESSION,
-    default="",
-    metavar="ID",
-    help="A session of the daemon. [default: newest]",
-)
+@session_option
 @control_option
 @look_options
 def tables(

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from gpucorrelate.correlator.capture import Capture, Table
     from gpucorrelate.correlator.states import Threads
-    from gpucorrelate.probes.wire.schema import GpuOpKind
 
     I64 = NDArray[np.int64]
     I32 = NDArray[np.int32]
@@ -49,10 +48,7 @@ class CallKind(enum.IntEnum):
 _KINDS = (
     (CallKind.GRAPH_LAUNCH, re.compile(r"GraphLaunch")),
     (CallKind.OTHER, re.compile(r"LaunchHostFunc")),
-    (
-        CallKind.LAUNCH,
-        re.compile(r"Launch"),
-    ),
+    (CallKind.LAUNCH, re.compile(r"Launch")),
     (CallKind.COPY, re.compile(r"Memcpy")),
     (CallKind.FILL, re.compile(r"Memset")),
     (CallKind.SYNC_DEVICE, re.compile(r"(Device|Ctx|Thread)Synchronize")),
@@ -257,9 +253,3 @@ def _join(calls: Calls, ops: Ops) -> tuple[I64, int]:
     call = np.full(len(ops), -1, np.int64)
     call[found] = order[at[found]]
     return call, int(((high - low > 1) & found).sum())
-
-
-def is_kind(ops: Ops, kind: GpuOpKind) -> NDArray[np.bool_]:
-    """Which operations are of a kind."""
-    found: NDArray[np.bool_] = ops.table["op"] == int(kind)
-    return found

@@ -8,7 +8,6 @@ and the time in which at least one of them ran (busy, overlap counted once).
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,7 +23,7 @@ from gpucorrelate.correlator.report.device_values import (
     StepDevice,
     SyncShare,
 )
-from gpucorrelate.correlator.search import clipped, exact_sum, union, without
+from gpucorrelate.correlator.search import Groups, clipped, exact_sum, union, without
 from gpucorrelate.probes.wire.schema import GpuOpKind
 
 if TYPE_CHECKING:
@@ -48,10 +47,8 @@ _SYNC_NAMES = {
 
 @dataclass(frozen=True)
 class Busy:
-    """When the devices of one process were busy, and its operations in order of time."""
+    """When the devices of one process were busy."""
 
-    rows: I64  # its operations by start
-    reach_ns: I64  # the latest end up to and with each
     start_ns: I64  # of merged intervals
     end_ns: I64
     before_ns: I64  # busy time before each
@@ -59,11 +56,9 @@ class Busy:
     @classmethod
     def of(cls, ops: Ops, rows: I64) -> Busy:
         """Merge the intervals of a process's operations."""
-        rows = rows[np.argsort(ops.start_ns[rows], kind="stable")]
         start, end = union(ops.start_ns[rows], ops.end_ns[rows])
         length = end - start
-        reach = np.maximum.accumulate(ops.end_ns[rows])
-        return cls(rows, reach, start, end, np.cumsum(length) - length)
+        return cls(start, end, np.cumsum(length) - length)
 
     def until(self, moments: I64) -> I64:
         """Busy time before each moment."""
@@ -84,10 +79,8 @@ class Busy:
 class StepOps:
     """Operations and calls by step, and each process's busy time, found once for all steps."""
 
-    ops: I64
-    op_off: I64
-    calls: I64
-    call_off: I64
+    ops: Groups
+    calls: Groups
     busy: tuple[Busy, ...]
     sync_of_call: I64  # per call: its synchronisation; -1 none
 
@@ -95,30 +88,23 @@ class StepOps:
     def of(cls, states: States, steps: DeviceSteps) -> StepOps:
         """Sort them by step."""
         device, path = states.device, states.path
-        by_process, off = _by_step(device.ops.process, len(device.processes))
+        by_process = Groups.of(device.ops.process, len(device.processes))
         sync_of_call = np.full(len(device.calls), -1, np.int64)
         sync_of_call[path.sync_call] = np.arange(len(path.sync_call))
         return cls(
-            *_by_step(steps.of, len(steps)),
-            *_by_step(steps.call_of, len(steps)),
-            tuple(
-                Busy.of(device.ops, by_process[low:high]) for low, high in itertools.pairwise(off)
-            ),
+            Groups.of(steps.of, len(steps)),
+            Groups.of(steps.call_of, len(steps)),
+            tuple(Busy.of(device.ops, by_process[k]) for k in range(len(device.processes))),
             sync_of_call,
         )
 
     def own(self, step: int) -> I64:
         """The step's operations."""
-        return self.ops[self.op_off[step] : self.op_off[step + 1]]
+        return self.ops[step]
 
     def made(self, step: int) -> I64:
         """The calls made during the step."""
-        return self.calls[self.call_off[step] : self.call_off[step + 1]]
-
-
-def _by_step(step: I64, count: int) -> tuple[I64, I64]:
-    order = np.argsort(step, kind="stable")
-    return order, np.searchsorted(step[order], np.arange(count + 1)).astype(np.int64)
+        return self.calls[step]
 
 
 def window(device: Device, steps: DeviceSteps, step: int, own: I64) -> tuple[int, int, int]:

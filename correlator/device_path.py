@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import bisect
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -102,9 +103,10 @@ def build(capture: Capture, threads: Threads, device: Device) -> DevicePath:
     launch = launched_before(calls, ops)
     order = _StreamOrder.of(ops, launch)
     syncs = _Syncs.of(capture.table("gpu_sync"), device)
-    near = _near_edges(device, syncs, order, launch)
+    ended_by = _Ended(ops, launch)
+    near = _near_edges(device, syncs, order, ended_by)
     events = _Events.of(device, syncs, order)
-    graphs = _siblings(ops), *_around_graphs(ops, order)
+    graphs = _siblings(ops, order.branched), *_around_graphs(ops, order)
     pred, second = _latest(ops, order.previous, *graphs, events.edges, near)
     key, land = _launch_moments(device)
     ended = np.where(pred >= 0, np.minimum(ops.end_ns[pred], ops.start_ns), _LEAST)
@@ -118,7 +120,7 @@ def build(capture: Capture, threads: Threads, device: Device) -> DevicePath:
     gap = np.where((ops.call < 0) | (to < 0), _CODES[Category.UNOBSERVED], gap)
     other = np.where(by_op, np.maximum(second, key), ended)
     margin = np.where(other > _LEAST, np.where(by_op, ended, key) - other, -1)
-    spans = _waits(device, syncs, events)
+    spans = _waits(device, syncs, events, ended_by)
     return DevicePath(
         actor,
         np.where(by_op, pred, -1),
@@ -156,6 +158,7 @@ class _StreamOrder:
     first: I64  # where it is of a branched graph: the graph's first; else -1
     top: I64  # what ends last up to and with it, graphs as a whole
     launched_ns: I64  # the latest launch up to and with it
+    branched: I64  # the operations of branched graphs
 
     @classmethod
     def of(cls, ops: Ops, launch: I64) -> _StreamOrder:
@@ -165,7 +168,8 @@ class _StreamOrder:
         previous = np.full(n, -1, np.int64)
         same = ops.stream[1:] == ops.stream[:-1]
         previous[1:] = np.where(same, top[:-1], -1)
-        whole, graph_first = _graph_ends(ops)
+        branched = _branched(ops)
+        whole, graph_first = _graph_ends(ops, branched)
         end = ops.end_ns[whole]
         reach = running_max(end, ops.off)
         top = whole[np.maximum.accumulate(np.where(end == reach, np.arange(n), 0))]
@@ -173,23 +177,26 @@ class _StreamOrder:
         first = int(launch[launch > _LEAST].min(initial=0)) - 1
         known = np.where(launch > _LEAST, launch, first)
         launched = running_max(known, ops.off)
-        return cls(previous, whole, graph_first, top.astype(np.int64), launched)
+        return cls(previous, whole, graph_first, top.astype(np.int64), launched, branched)
 
     def last_launched(self, ops: Ops, stream: I64, moment: I64) -> I64:
         """The operation of the stream that ends last of those launched by then; -1 none."""
-        good = (stream >= 0) & (stream < len(ops.off) - 1)
-        low = ops.off[np.where(good, stream, 0)]
-        high = np.where(good, ops.off[np.where(good, stream + 1, 0)], low)
+        low, high = _stretch(ops, stream)
         at = last_at_most(self.launched_ns, low, high, moment)
         return np.where(at >= low, self.top[np.maximum(at, 0)] if len(self.top) else -1, -1)
 
     def next_launched(self, ops: Ops, stream: I64, moment: I64) -> I64:
         """The first operation of the stream launched after a moment; -1 none."""
-        good = (stream >= 0) & (stream < len(ops.off) - 1)
-        low = ops.off[np.where(good, stream, 0)]
-        high = np.where(good, ops.off[np.where(good, stream + 1, 0)], low)
+        low, high = _stretch(ops, stream)
         at = first_after(self.launched_ns, low, high, moment)
         return np.where(at < high, at, -1)
+
+
+def _stretch(ops: Ops, stream: I64) -> tuple[I64, I64]:
+    """First and one past the last operation of streams; nothing of one that there is not."""
+    good = (stream >= 0) & (stream < len(ops.off) - 1)
+    low = ops.off[np.where(good, stream, 0)]
+    return low, np.where(good, ops.off[np.where(good, stream + 1, 0)], low)
 
 
 def _branched(ops: Ops) -> I64:
@@ -207,14 +214,13 @@ def _branched(ops: Ops) -> I64:
     return order
 
 
-def _graph_ends(ops: Ops) -> tuple[I64, I64]:
+def _graph_ends(ops: Ops, rows: I64) -> tuple[I64, I64]:
     """Last and first operation of branched graphs, as ``_StreamOrder`` has them.
 
     A graph as a whole keeps the order of the stream that it was launched on, which is taken to
     be the stream of its first operation.
     """
     whole, first_of = np.arange(len(ops)), np.full(len(ops), -1, np.int64)
-    rows = _branched(ops)
     if not len(rows):
         return whole, first_of
     call = ops.call[rows]
@@ -243,14 +249,13 @@ def _around_graphs(ops: Ops, order: _StreamOrder) -> tuple[I64, I64]:
     return before, after
 
 
-def _siblings(ops: Ops) -> I64:
+def _siblings(ops: Ops, rows: I64) -> I64:
     """Of the same launch the operation that ended last before each began; -1 none.
 
     Only where a launch has operations on several streams: a graph's nodes depend on each other
     across them, and nothing on record says which.
     """
     found = np.full(len(ops), -1, np.int64)
-    rows = _branched(ops)
     if not len(rows):
         return found
     by_end = rows[np.lexsort((ops.end_ns[rows], ops.call[rows]))]
@@ -314,12 +319,70 @@ class _Events:
         return a if self._ends[a] >= self._ends[b] else b
 
 
-def _near_edges(device: Device, syncs: _Syncs, order: _StreamOrder, launch: I64) -> I64:
+class _ByEnd:
+    """Operations of each owner, a process or one of its devices, by when they ended."""
+
+    def __init__(self, ops: Ops, owner: I64) -> None:
+        self.order = np.lexsort((ops.end_ns, owner))
+        self._owner, self._end_ns = owner[self.order], ops.end_ns[self.order]
+
+    def last(self, owner: I64, until: I64) -> tuple[I64, I64]:
+        """Where each owner's operations begin, and the last of them that ended by a moment."""
+        low = np.searchsorted(self._owner, owner)
+        high = np.searchsorted(self._owner, owner, side="right")
+        return low, last_at_most(self._end_ns, low, high, until)
+
+
+class _Ended:
+    """What had ended by a moment; the operations are sorted once for all who ask."""
+
+    def __init__(self, ops: Ops, launch: I64) -> None:
+        self._ops = ops
+        self.launch = launch
+
+    @cached_property
+    def of_process(self) -> _ByEnd:
+        return _ByEnd(self._ops, self._ops.process)
+
+    @cached_property
+    def _of_device(self) -> _ByEnd:
+        return _ByEnd(self._ops, _device_key(self._ops.process, self._ops.table["device"]))
+
+    def last(self, process: I64, where: I64, until: I64, launched_by: I64) -> I64:
+        """Of operations launched by a moment the last that ended by another; -1 none.
+
+        Of the process, or where that is given of the process's device.
+        """
+        found = np.full(len(until), -1, np.int64)
+        if not len(self._ops):
+            return found
+        known = where >= 0
+        if not known.all():
+            self._find(found, self.of_process, process, (~known, until, launched_by))
+        if known.any():
+            self._find(found, self._of_device, where, (known, until, launched_by))
+        return found
+
+    def _find(
+        self, found: I64, by_end: _ByEnd, owner: I64, asked: tuple[NDArray[np.bool_], I64, I64]
+    ) -> None:
+        mask, until, launched_by = asked
+        rows = np.flatnonzero(mask)
+        low, at = by_end.last(owner[rows], until[rows])
+        for _ in range(_LOOK_BACK):
+            here = (at >= low) & (found[rows] < 0)
+            op = by_end.order[np.where(here, at, 0)]
+            fits = here & (self.launch[op] <= launched_by[rows])
+            found[rows[fits]] = op[fits]
+            at = at - 1
+
+
+def _near_edges(device: Device, syncs: _Syncs, order: _StreamOrder, ended: _Ended) -> I64:
     """Of operations whose stream was told to wait for an unknown event, the likely one; -1 none.
 
     Told so is a stream whose next operation is launched after such a call of the same thread.
     """
-    calls, ops = device.calls, device.ops
+    calls, ops, launch = device.calls, device.ops, ended.launch
     found = np.full(len(ops), -1, np.int64)
     known = np.zeros(len(calls), bool)
     known[syncs.call[(syncs.call >= 0) & (syncs.recorded_ns > 0)]] = True
@@ -333,11 +396,8 @@ def _near_edges(device: Device, syncs: _Syncs, order: _StreamOrder, launch: I64)
     at = last_at_most(calls.start_ns[waits], low, high, launch[rows])
     told = (at >= low) & (calls.start_ns[waits][np.maximum(at, 0)] > launch[rows - 1])
     rows = rows[told]
-    by_end = np.lexsort((ops.end_ns, ops.process))
-    low = np.searchsorted(ops.process[by_end], ops.process[rows])
-    high = np.searchsorted(ops.process[by_end], ops.process[rows], side="right")
-    at = last_at_most(ops.end_ns[by_end], low, high, ops.start_ns[rows])
-    op = by_end[np.maximum(at, 0)]
+    low, at = ended.of_process.last(ops.process[rows], ops.start_ns[rows])
+    op = ended.of_process.order[np.maximum(at, 0)]
     near = (at >= low) & (ops.start_ns[rows] - ops.end_ns[op] <= _NEAR_NS)
     near &= (ops.stream[op] != ops.stream[rows]) & (ops.end_ns[op] > launch[rows])
     found[rows[near]] = op[near]
@@ -471,7 +531,7 @@ class _Spans:
     guessed: int
 
 
-def _waits(device: Device, syncs: _Syncs, events: _Events) -> _Spans:
+def _waits(device: Device, syncs: _Syncs, events: _Events, ended_by: _Ended) -> _Spans:
     calls, ops = device.calls, device.ops
     waiting = np.flatnonzero(np.isin(calls.kind, _WAITING))
     told, known, where = _told(device, syncs, events)
@@ -480,14 +540,14 @@ def _waits(device: Device, syncs: _Syncs, events: _Events) -> _Spans:
     # What ended well after the call's return is not what the call waited for.
     ended = np.where(told >= 0, ops.end_ns[told] if len(ops) else 0, 0)
     told = np.where((told >= 0) & (ended <= end + _SKEW_NS), told, -1)
-    inferred = _last_ended(device, calls.process[waiting], where, end, start)
+    inferred = ended_by.last(calls.process[waiting], where, end, start)
     within = (inferred >= 0) & (_ends(ops, inferred) > start)
-    late = _last_ended(device, calls.process[waiting], where, end + _SKEW_NS, start)
+    late = ended_by.last(calls.process[waiting], where, end + _SKEW_NS, start)
     inferred = np.where(within, inferred, late)
     # One that names a stream or an event is not guessed at, even if that had nothing to wait for.
     op = np.where(known > 0, told, inferred)
     guessed = (known <= 0) & (where < 0) & (_ends(ops, op) > start)
-    polls, poll_end, poll_op = _polls(device)
+    polls, poll_end, poll_op = _polls(device, ended_by)
     copies, copy_op = _blocking(device)
     return _Spans(
         np.concatenate([waiting, polls, copies]),
@@ -547,35 +607,7 @@ def _told(device: Device, syncs: _Syncs, events: _Events) -> tuple[I64, I64, I64
     return found, known, where
 
 
-def _last_ended(device: Device, process: I64, where: I64, until: I64, launched_by: I64) -> I64:
-    """Of operations launched by a moment the last that ended by another.
-
-    Of the process, or where that is given of the process's device.
-    """
-    ops = device.ops
-    found = np.full(len(until), -1, np.int64)
-    if not len(ops) or not len(until):
-        return found
-    launch = launched_before(device.calls, ops)
-    of_device = _device_key(ops.process, ops.table["device"])
-    for mine, wanted, rows in (
-        (ops.process, process, np.flatnonzero(where < 0)),
-        (of_device, where, np.flatnonzero(where >= 0)),
-    ):
-        by_end = np.lexsort((ops.end_ns, mine))
-        low = np.searchsorted(mine[by_end], wanted[rows])
-        high = np.searchsorted(mine[by_end], wanted[rows], side="right")
-        at = last_at_most(ops.end_ns[by_end], low, high, until[rows])
-        for _ in range(_LOOK_BACK):
-            here = (at >= low) & (found[rows] < 0)
-            op = by_end[np.where(here, at, 0)]
-            fits = here & (launch[op] <= launched_by[rows])
-            found[rows[fits]] = op[fits]
-            at = at - 1
-    return found
-
-
-def _polls(device: Device) -> tuple[I64, I64, I64]:
+def _polls(device: Device, ended_by: _Ended) -> tuple[I64, I64, I64]:
     """Runs of polls with nothing between them: first call, end, what they waited for.
 
     What they waited for ended between the last poll but one, which still said no, and the last.
@@ -589,7 +621,7 @@ def _polls(device: Device) -> tuple[I64, I64, I64]:
     last = np.flatnonzero(joined & ~np.concatenate((joined[1:], [False])))
     first = np.maximum.accumulate(np.where(joined, 0, np.arange(len(calls))))[last]
     process, anywhere = calls.process[last], np.full(len(last), -1, np.int64)
-    op = _last_ended(device, process, anywhere, calls.end_ns[last], calls.start_ns[first])
+    op = ended_by.last(process, anywhere, calls.end_ns[last], calls.start_ns[first])
     since = calls.start_ns[last - 1] if len(last) else last
     ended = device.ops.end_ns[op] if len(device.ops) else op
     good = (op >= 0) & (ended > since)

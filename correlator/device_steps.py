@@ -17,6 +17,7 @@ import numpy as np
 
 from gpucorrelate.correlator.device import timed
 from gpucorrelate.correlator.native import flatten
+from gpucorrelate.correlator.search import Groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -116,8 +117,8 @@ def build(capture: Capture, threads: Threads, device: Device) -> DeviceSteps:
     worker = worker.select(np.flatnonzero(timed(worker)))
     by_stream = np.argsort(worker["stream"], kind="stable")
     worker = worker.select(by_stream)
-    calls_of = _Rows.of(device.calls.process, len(device.processes))
-    ops_of = _Rows.of(device.ops.process, len(device.processes))
+    calls_of = Groups.of(device.calls.process, len(device.processes))
+    ops_of = Groups.of(device.ops.process, len(device.processes))
     names = _names(capture)
     steps: list[_Step] = []
     pieces: list[_Pieces] = []
@@ -147,22 +148,6 @@ def build(capture: Capture, threads: Threads, device: Device) -> DeviceSteps:
         how=how,
         call_of=call_of,
     )
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """Rows by process."""
-
-    order: I64
-    off: I64
-
-    @classmethod
-    def of(cls, process: I64, count: int) -> _Rows:
-        order = np.argsort(process, kind="stable")
-        return cls(order, np.searchsorted(process[order], np.arange(count + 1)))
-
-    def __getitem__(self, process: int) -> I64:
-        return self.order[self.off[process] : self.off[process + 1]]
 
 
 def _column(values: Iterable[int]) -> I64:
@@ -245,13 +230,13 @@ def _most(times: I64) -> int:
 
 
 def _assign(
-    device: Device, ops_of: _Rows, pieces: list[_Pieces], steps: list[_Step]
+    device: Device, ops_of: Groups, pieces: list[_Pieces], steps: list[_Step]
 ) -> tuple[I64, U8]:
     calls, ops = device.calls, device.ops
     of = np.full(len(ops), -1, np.int64)
     how = np.full(len(ops), int(Assigned.RAN_OUTSIDE), np.uint8)
     launched = ops.call >= 0
-    moments = np.where(launched, calls.start_ns[ops.call], 0) if len(calls) else ops.start_ns
+    moments = launched_before(calls, ops)
     by_time = np.full(len(ops), -1, np.int64)
     for process, piece in enumerate(pieces):
         rows = ops_of[process]
@@ -282,8 +267,8 @@ def _assign_unlaunched(
     after = np.where((after >= 0) & (ops.stream[after] == ops.stream[bare]), after, -1)
     between = (before >= 0) & (after >= 0) & (of[before] == of[after]) & (of[before] >= 0)
     earlier = (before < 0) & _older_than_any_call(device, bare)
-    timed = by_time[bare]
-    whole = (timed >= 0) & implied[np.maximum(timed, 0)] if len(implied) else timed >= 0
+    ran = by_time[bare]
+    whole = (ran >= 0) & implied[np.maximum(ran, 0)] if len(implied) else ran >= 0
     chosen = np.select(
         [whole, between, earlier],
         [int(Assigned.BY_TIME), int(Assigned.BY_STREAM), int(Assigned.LAUNCHED_BEFORE)],
@@ -291,13 +276,13 @@ def _assign_unlaunched(
     )
     chosen = np.where(
         chosen < 0,
-        np.where(timed >= 0, int(Assigned.BY_TIME), int(Assigned.RAN_OUTSIDE)),
+        np.where(ran >= 0, int(Assigned.BY_TIME), int(Assigned.RAN_OUTSIDE)),
         chosen,
     )
     how[bare] = chosen
     of[bare] = np.select(
         [chosen == Assigned.BY_TIME, chosen == Assigned.BY_STREAM],
-        [timed, of[np.maximum(before, 0)]],
+        [ran, of[np.maximum(before, 0)]],
         default=-1,
     )
 

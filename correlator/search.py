@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -87,6 +88,25 @@ def grouped(*keys: NDArray[np.integer[Any]]) -> tuple[I64, I64]:
     # Of rows with one number the last assignment stays: that of the first.
     first[number[::-1]] = np.arange(n)[::-1]
     return number, first
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Rows by a number that each has, those without one (-1) left out."""
+
+    order: I64
+    off: I64
+
+    @classmethod
+    def of(cls, numbers: I64, count: int) -> Groups:
+        """Rows whose numbers are below ``count``; of one number in their own order."""
+        order = np.argsort(numbers, kind="stable")
+        off = np.searchsorted(numbers[order], np.arange(count + 1)).astype(np.int64)
+        return cls(order, off)
+
+    def __getitem__(self, number: int) -> I64:
+        """The rows of a number."""
+        return self.order[self.off[number] : self.off[number + 1]]
 
 
 def running_max(values: I64, off: I64) -> I64:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpucorrelate.correlator.search import busy_union_ns
 from gpucorrelate.probes.wire.schema import StepStatus
 
 if TYPE_CHECKING:
@@ -259,17 +260,6 @@ def _worker_calls(keys: I64, stream: NDArray[np.generic], worker: Table) -> tupl
         worker["start_ns"][by].astype(np.int64),
         worker["end_ns"][by].astype(np.int64),
     )
-
-
-def busy_union_ns(start: NDArray[np.generic], end: NDArray[np.generic]) -> int:
-    """Total length of intervals with overlap counted once."""
-    if not len(start):
-        return 0
-    order = np.argsort(start, kind="stable")
-    s, e = start[order].astype(np.int64), end[order].astype(np.int64)
-    reach = np.maximum.accumulate(e)
-    before = np.concatenate(([s[0]], reach[:-1]))
-    return int(np.clip(e - np.maximum(s, before), 0, None).sum())
 
 
 def status_name(status: int) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpucorrelate.correlator.causes import syscall_name
-from gpucorrelate.correlator.device import LAUNCHES, CallKind, call_kind
+from gpucorrelate.correlator.device import LAUNCHES, CallKind, call_kind, timed
 from gpucorrelate.correlator.search import exact_sum
 from gpucorrelate.correlator.states import clean_waits
 from gpucorrelate.probes.wire.schema import CopyKind, GpuOpKind, WaitFlag, WaitKind
@@ -324,14 +324,9 @@ def _sorted(rows: Sequence[Row]) -> tuple[Row, ...]:
 # -- which records count
 
 
-def _valid(rows: Table) -> Mask:
-    start, end = rows["start_ns"], rows["end_ns"]
-    return (start > 0) & (end >= start)
-
-
 def _timed(rows: Table) -> tuple[Table, int]:
     """The rows whose times are valid, and how many are not."""
-    valid = _valid(rows)
+    valid = timed(rows)
     return (rows, 0) if valid.all() else (rows.select(valid), int((~valid).sum()))
 
 

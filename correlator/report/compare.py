@@ -7,12 +7,11 @@ says where the whole's change came from: the parts of one group add to its whole
 
 from __future__ import annotations
 
-import json as json_
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import IO, TYPE_CHECKING
 
-from gpucorrelate.correlator.report import units
+from gpucorrelate.correlator.report import json, units
 from gpucorrelate.correlator.report.names import clip
 from gpucorrelate.correlator.report.page import HEAD, Page, TextOptions
 from gpucorrelate.correlator.report.text_lists import Column, put_columns
@@ -212,8 +211,8 @@ def to_dict(comparison: Comparison) -> Json:
 
 
 def write_json(comparison: Comparison, out: IO[str]) -> None:
-    """Writes it as one document."""
-    out.write(json_.dumps(to_dict(comparison), separators=(",", ":"), allow_nan=False) + "\n")
+    """Writes it as one document, on one line."""
+    json.write_lines([to_dict(comparison)], out)
 
 
 def render(comparison: Comparison, out: IO[str], options: TextOptions | None = None) -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -72,7 +71,12 @@ class DeviceRun:
 
     def rows(self) -> tuple[DeviceStepRow, ...]:
         """One row per step, in order of process and time."""
-        return self._rows(range(len(self.steps)))
+        # Paths of a few at a time: steps may overlap, and their paths then are of any length.
+        return tuple(
+            row
+            for at in range(0, len(self.steps), _BATCH)
+            for row in self._rows(range(at, min(at + _BATCH, len(self.steps))))
+        )
 
     def find(self, number: int, process: str = "") -> int:
         """The step of that number.
@@ -165,11 +169,7 @@ class DeviceRun:
         actor = int(self._s.path.actor[op]) if op >= 0 else int(self.steps.thread[step])
         return LegSpec(actor, start, end, (), op)
 
-    def _rows(self, chosen: Iterable[int]) -> tuple[DeviceStepRow, ...]:
-        # Paths of a few at a time: steps may overlap, and their paths then are of any length.
-        return tuple(row for some in _batched(chosen, _BATCH) for row in self._some_rows(some))
-
-    def _some_rows(self, chosen: Sequence[int]) -> Iterator[DeviceStepRow]:
+    def _rows(self, chosen: Sequence[int]) -> Iterator[DeviceStepRow]:
         legs = [self._leg(i) for i in chosen]
         paths = self._walker.walk(legs)
         for k, (step, leg) in enumerate(zip(chosen, legs, strict=True)):
@@ -301,12 +301,6 @@ class DeviceRun:
         strings = self._s.capture.strings
         pairs = zip(meta["key"].tolist(), meta["value"].tolist(), strict=True)
         return tuple(strings[value] for key, value in pairs if strings[key] == "import")
-
-
-def _batched(values: Iterable[int], size: int) -> Iterator[list[int]]:
-    values = iter(values)
-    while some := list(itertools.islice(values, size)):
-        yield some
 
 
 def merged(shares: Sequence[KernelShare]) -> tuple[KernelShare, ...]:

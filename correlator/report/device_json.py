@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpucorrelate.correlator.kernels import decode
+from gpucorrelate.correlator.report import digest
 from gpucorrelate.correlator.report.json import Actors, Json, ledger_to_dict, segments_to_list
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
         StepDevice,
         SyncShare,
     )
-    from gpucorrelate.correlator.report.values import Category, Ledger, Segment
+    from gpucorrelate.correlator.report.values import Category, Ledger
 
 RUN_SCHEMA = "gpucorrelate.profile.v1"
 STEP_SCHEMA = "gpucorrelate.profile-step.v1"
@@ -103,7 +104,7 @@ def _step(step: DeviceStepReport) -> Json:
             "doubts": list(step.verdict.doubts),
         },
         **_device(step.device),
-        "by_category": _sums(step.segments),
+        "by_category": _categories(digest.by_category(step.segments)),
         "gaps": [_gap(gap) for gap in step.gaps],
         "segments": [
             {key: value for key, value in one.items() if key != "phase"}
@@ -189,13 +190,6 @@ def _kernels(shares: Iterable[KernelShare]) -> list[Json]:
 
 def _categories(pairs: Iterable[tuple[Category, int]]) -> Json:
     return {str(category): length for category, length in pairs}
-
-
-def _sums(segments: Iterable[Segment]) -> Json:
-    sums: dict[str, int] = {}
-    for one in segments:
-        sums[str(one.category)] = sums.get(str(one.category), 0) + one.length_ns
-    return dict(sorted(sums.items(), key=lambda item: -item[1]))
 
 
 def _ledger(ledger: Ledger, device: DeviceLedger) -> Json:

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
-from gpucorrelate.correlator.report import units
+from gpucorrelate.correlator.report import digest, units
 from gpucorrelate.correlator.report.values import Category, Verdict
 
 if TYPE_CHECKING:
@@ -36,11 +35,9 @@ def of(
     Withheld where the lead of the largest part over the next is no more than what is unknown, or
     than what records that were left out could have covered.
     """
-    sums: Counter[Category] = Counter()
-    for one in segments:
-        sums[one.category] += one.length_ns
-    unknown_ns = sum(sums.pop(category, 0) for category in _UNKNOWN)
-    ranked = sums.most_common(2)
+    sums = digest.by_category(segments)
+    unknown_ns = sum(length for category, length in sums if category in _UNKNOWN)
+    ranked = [pair for pair in sums if pair[0] not in _UNKNOWN][:2]
     if not ranked:
         return Verdict(
             "no verdict: nothing is known of the step", (), None, unknown_ns, ("empty",)
