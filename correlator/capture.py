@@ -8,6 +8,7 @@ dropped, what is missing is counted, and string ids of all streams become ids of
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from gpucorrelate.probes.wire.frame import Batch, Damage, StreamReader
 from gpucorrelate.probes.wire.schema import BY_ID, KINDS, Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -36,7 +37,7 @@ class Table:
     which they were recorded.
     """
 
-    def __init__(self, kind: Kind, columns: dict[str, NDArray[np.generic]]) -> None:
+    def __init__(self, kind: Kind, columns: Mapping[str, NDArray[np.generic]]) -> None:
         self.kind = kind
         self._columns = columns
 
@@ -49,7 +50,7 @@ class Table:
 
     def select(self, index: NDArray[np.generic]) -> Table:
         """The rows an index or mask picks, in its order."""
-        return Table(self.kind, {name: col[index] for name, col in self._columns.items()})
+        return Table(self.kind, _Picked(self._columns, index))
 
     def extend(self, more: Mapping[str, Column]) -> Table:
         """These rows followed by others, which must give every column."""
@@ -62,6 +63,29 @@ class Table:
     def replace(self, name: str, values: Column) -> Table:
         """The same rows with one column exchanged."""
         return Table(self.kind, {**self._columns, name: values})
+
+
+class _Picked(Mapping[str, "NDArray[np.generic]"]):
+    """Rows of columns, each picked when it is first asked for: of most tables few ever are."""
+
+    def __init__(
+        self, columns: Mapping[str, NDArray[np.generic]], index: NDArray[np.generic]
+    ) -> None:
+        self._columns = columns
+        self._index = index
+        self._found: dict[str, NDArray[np.generic]] = {}
+
+    def __getitem__(self, name: str) -> NDArray[np.generic]:
+        found = self._found.get(name)
+        if found is None:
+            found = self._found[name] = self._columns[name][self._index]
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
 
 
 @dataclass(frozen=True)

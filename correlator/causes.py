@@ -202,9 +202,7 @@ class Describer:
             return "", 0
         found = self._span_names.get(span)
         if found is None:
-            spans = self._s.spans
-            found = (spans.names[spans.name[span]], int(spans.step[span]))
-            self._span_names[span] = found
+            found = self._span_names[span] = self._s.spans.named(span)
         return found
 
     def span_before(self, thread: int, t_ns: int) -> str:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpucorrelate.correlator.search import combined, grouped, last_at_most
+from gpucorrelate.correlator.native.columns import Keyed
+from gpucorrelate.correlator.search import grouped, last_at_most, nested_order
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -77,6 +78,7 @@ class Calls:
         thread: Index of the thread; -1 unknown.
         kind: ``CallKind``.
         ops: How many operations each launched.
+        by_id: To find them by process and correlation id.
         invalid: Rows left out for their times.
     """
 
@@ -87,6 +89,7 @@ class Calls:
     end_ns: I64
     kind: U8
     ops: I64
+    by_id: Keyed
     invalid: int
 
     def __len__(self) -> int:
@@ -170,7 +173,7 @@ def build(capture: Capture, threads: Threads) -> Device:
     ops, streams = _ops(op, number[len(api) :])
     call, repeated = _join(calls, ops)
     early = np.where(call >= 0, calls.start_ns[call] - ops.start_ns, 0) if len(calls) else call * 0
-    launched = np.bincount(call[call >= 0], minlength=len(calls)).astype(np.int64)
+    launched = np.bincount(call[call >= 0], minlength=len(calls))
     return Device(
         processes,
         streams,
@@ -185,23 +188,26 @@ def timed(table: Table) -> NDArray[np.bool_]:
 
 
 def _calls(capture: Capture, api: Table, process: I64, threads: Threads) -> Calls:
-    good = np.flatnonzero(timed(api))
-    thread = threads.index(api["tid"][good])
-    order = np.lexsort((-api["end_ns"][good], api["start_ns"][good], thread))
-    rows = good[order]
+    good = timed(api)
+    count = len(api)
+    if not good.all():
+        api, process = api.select(good), process[good]
+    thread = threads.index(api["tid"])
+    order = nested_order(thread, api["start_ns"], api["end_ns"])
     kinds = np.zeros(len(capture.strings) + 1, np.uint8)
-    for name in np.flatnonzero(np.bincount(api["name"][rows])).tolist():
+    for name in np.flatnonzero(np.bincount(api["name"])).tolist():
         kinds[name] = call_kind(capture.strings[name])
-    table = api.select(rows)
+    table, process = api.select(order), process[order]
     return Calls(
         table,
-        process[rows],
+        process,
         thread[order],
-        table["start_ns"].astype(np.int64),
-        table["end_ns"].astype(np.int64),
+        table["start_ns"],
+        table["end_ns"],
         kinds[table["name"]],
-        np.zeros(len(rows), np.int64),
-        len(api) - len(good),
+        np.zeros(len(order), np.int64),
+        Keyed(process, table["correlation"]),
+        count - len(order),
     )
 
 
@@ -221,11 +227,11 @@ def _ops(op: Table, process: I64) -> tuple[Ops, tuple[DeviceStream, ...]]:
     none = np.full(len(order), -1, np.int64)
     return Ops(
         table,
-        np.searchsorted(stream, np.arange(len(streams) + 1)).astype(np.int64),
+        np.searchsorted(stream, np.arange(len(streams) + 1)),
         stream,
         process,
-        table["start_ns"].astype(np.int64),
-        table["end_ns"].astype(np.int64),
+        table["start_ns"],
+        table["end_ns"],
         none,
         none,
         len(op) - len(order),
@@ -238,18 +244,15 @@ def _join(calls: Calls, ops: Ops) -> tuple[I64, int]:
 
     Ids are given once in a process; where a trace has one twice, something is wrong with it.
     """
-    ids = np.concatenate([calls.table["correlation"], ops.table["correlation"]])
-    process = np.concatenate([calls.process, ops.process])
-    key = combined(process, ids)
-    mine, theirs = key[: len(calls)], key[len(calls) :]
-    order = np.lexsort((calls.start_ns, mine))
-    order = order[calls.table["correlation"][order] != 0]
-    low = np.searchsorted(mine[order], theirs)
-    high = np.searchsorted(mine[order], theirs, side="right")
-    at = last_at_most(calls.start_ns[order], low, high, ops.start_ns)
-    # One that seems to begin before every call of its id belongs to the first of them.
-    at = np.where((at < low) & (high > low), low, at)
-    found = (high > low) & (ops.table["correlation"] != 0)
+    first, last = calls.by_id.find(ops.process, ops.table["correlation"])
+    found = (last > first) & (ops.table["correlation"] != 0)
     call = np.full(len(ops), -1, np.int64)
-    call[found] = order[at[found]]
-    return call, int(((high - low > 1) & found).sum())
+    call[found] = calls.by_id.order[first[found]]
+    several = np.flatnonzero(found & (last - first > 1))
+    if len(several):
+        order = calls.by_id.with_least(calls.start_ns)
+        low, high = first[several], last[several]
+        at = last_at_most(calls.start_ns[order], low, high, ops.start_ns[several])
+        # One that seems to begin before every call of its id belongs to the first of them.
+        call[several] = order[np.maximum(at, low)]
+    return call, len(several)

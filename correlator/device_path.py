@@ -23,12 +23,13 @@ import numpy as np
 
 from gpucorrelate.correlator.device import CallKind
 from gpucorrelate.correlator.device_steps import launched_before
+from gpucorrelate.correlator.native.columns import latest
 from gpucorrelate.correlator.report.values import Category
 from gpucorrelate.correlator.search import (
-    combined,
     first_after,
     grouped,
     last_at_most,
+    nested_order,
     running_max,
 )
 from gpucorrelate.probes.wire.schema import SyncKind
@@ -101,13 +102,14 @@ def build(capture: Capture, threads: Threads, device: Device) -> DevicePath:
     n_threads, ops, calls = len(threads.tid), device.ops, device.calls
     actor = (ops.stream + n_threads).astype(np.int32)
     launch = launched_before(calls, ops)
-    order = _StreamOrder.of(ops, launch)
+    order = _StreamOrder.of(calls, ops, launch)
     syncs = _Syncs.of(capture.table("gpu_sync"), device)
     ended_by = _Ended(ops, launch)
     near = _near_edges(device, syncs, order, ended_by)
     events = _Events.of(device, syncs, order)
     graphs = _siblings(ops, order.branched), *_around_graphs(ops, order)
-    pred, second = _latest(ops, order.previous, *graphs, events.edges, near)
+    candidates = (order.previous, *graphs, events.edges, near)
+    pred, second = latest(ops.start_ns, ops.end_ns, *candidates)
     key, land = _launch_moments(device)
     ended = np.where(pred >= 0, np.minimum(ops.end_ns[pred], ops.start_ns), _LEAST)
     by_op = (pred >= 0) & (ended >= key)
@@ -141,9 +143,13 @@ def _launch_moments(device: Device) -> tuple[I64, I64]:
         return least, ops.start_ns
     start, end = calls.start_ns[ops.call], calls.end_ns[ops.call]
     # A graph's launch has done its part when the first of its operations begins.
-    first = np.full(len(calls) + 1, np.iinfo(np.int64).max)
-    np.minimum.at(first, ops.call, ops.start_ns)
-    first = first[ops.call]
+    first, several = ops.start_ns, _several(calls, ops)
+    if len(several):
+        call = ops.call[several]
+        least = np.full(int(call.max()) + 1, np.iinfo(np.int64).max)
+        np.minimum.at(least, call, first[several])
+        first = first.copy()
+        first[several] = least[call]
     key = np.where(end <= first, end, np.minimum(start, first))
     known = ops.call >= 0
     return np.where(known, key, _LEAST), np.where(known, np.minimum(end, ops.start_ns), 0)
@@ -161,14 +167,14 @@ class _StreamOrder:
     branched: I64  # the operations of branched graphs
 
     @classmethod
-    def of(cls, ops: Ops, launch: I64) -> _StreamOrder:
+    def of(cls, calls: Calls, ops: Ops, launch: I64) -> _StreamOrder:
         n = len(ops)
         reach = running_max(ops.end_ns, ops.off)
         top = np.maximum.accumulate(np.where(ops.end_ns == reach, np.arange(n), 0))
         previous = np.full(n, -1, np.int64)
         same = ops.stream[1:] == ops.stream[:-1]
         previous[1:] = np.where(same, top[:-1], -1)
-        branched = _branched(ops)
+        branched = _branched(calls, ops)
         whole, graph_first = _graph_ends(ops, branched)
         end = ops.end_ns[whole]
         reach = running_max(end, ops.off)
@@ -199,9 +205,16 @@ def _stretch(ops: Ops, stream: I64) -> tuple[I64, I64]:
     return low, np.where(good, ops.off[np.where(good, stream + 1, 0)], low)
 
 
-def _branched(ops: Ops) -> I64:
+def _several(calls: Calls, ops: Ops) -> I64:
+    """Operations whose launch has more of them."""
+    if not len(calls):
+        return np.zeros(0, np.int64)
+    return np.flatnonzero((ops.call >= 0) & (calls.ops[ops.call] > 1))
+
+
+def _branched(calls: Calls, ops: Ops) -> I64:
     """Operations of launches that have some on several streams, by launch and start."""
-    rows = np.flatnonzero(ops.call >= 0)
+    rows = _several(calls, ops)
     if not len(rows):
         return rows
     call = ops.call[rows]
@@ -390,40 +403,17 @@ def _near_edges(device: Device, syncs: _Syncs, order: _StreamOrder, ended: _Ende
     rows = np.flatnonzero((ops.call >= 0) & (order.previous >= 0))
     if not len(waits) or not len(rows):
         return found
-    thread = calls.thread[ops.call[rows]]
-    low = np.searchsorted(calls.thread[waits], thread)
-    high = np.searchsorted(calls.thread[waits], thread, side="right")
-    at = last_at_most(calls.start_ns[waits], low, high, launch[rows])
-    told = (at >= low) & (calls.start_ns[waits][np.maximum(at, 0)] > launch[rows - 1])
-    rows = rows[told]
+    # Calls are sorted by thread and start.
+    call = ops.call[rows]
+    wait = waits[np.maximum(np.searchsorted(waits, call) - 1, 0)]
+    told = (wait < call) & (calls.thread[wait] == calls.thread[call])
+    rows = rows[told & (calls.start_ns[wait] > launch[rows - 1])]
     low, at = ended.of_process.last(ops.process[rows], ops.start_ns[rows])
     op = ended.of_process.order[np.maximum(at, 0)]
     near = (at >= low) & (ops.start_ns[rows] - ops.end_ns[op] <= _NEAR_NS)
     near &= (ops.stream[op] != ops.stream[rows]) & (ops.end_ns[op] > launch[rows])
     found[rows[near]] = op[near]
     return found
-
-
-def _latest(ops: Ops, *candidates: I64) -> tuple[I64, I64]:
-    """The candidate that ended last, and when the last other one ended (the least number: none).
-
-    Only those that come before an operation in (start, index): that order is strict, so no chain
-    of enablers can lead back to where it began.
-    """
-    index = np.arange(len(ops))
-    best, best_end = np.full(len(ops), -1, np.int64), np.full(len(ops), _LEAST, np.int64)
-    second = best_end.copy()
-    for candidate in candidates:
-        start = ops.start_ns[candidate] if len(ops) else candidate
-        earlier = (start < ops.start_ns) | ((start == ops.start_ns) & (candidate < index))
-        good = (candidate >= 0) & earlier & (candidate != best)
-        end = ops.end_ns[candidate] if len(ops) else candidate
-        end = np.where(good, np.minimum(end, ops.start_ns), _LEAST)
-        better = end > best_end
-        second = np.maximum(second, np.minimum(end, best_end))
-        best = np.where(better, candidate, best)
-        best_end = np.where(better, end, best_end)
-    return best, second
 
 
 @dataclass(frozen=True)
@@ -467,6 +457,8 @@ def _device_of(rows: Table, process: I64, device: Device) -> I64:
     Nsight Systems writes device 0 for synchronisations of every device.
     """
     ops = device.ops
+    if not len(rows):
+        return np.zeros(0, np.int64)
     context = ops.table["context"].astype(np.int64)
     keys, first = np.unique((ops.process << 32) | context, return_index=True)
     wanted = (process << 32) | rows["context"].astype(np.int64)
@@ -499,19 +491,14 @@ def _process_of(rows: Table, device: Device) -> I64:
     return np.array([known.get(pair, -1) for pair in pairs], np.int64)
 
 
-def _call_of(ids: NDArray[np.generic], process: I64, device: Device) -> I64:
+def _call_of(ids: I64, process: I64, device: Device) -> I64:
     """The call with an id in a process; -1 none."""
     calls = device.calls
-    key = combined(
-        np.concatenate([calls.process, process]), np.concatenate([calls.table["correlation"], ids])
-    )
-    mine, theirs = key[: len(calls)], key[len(calls) :]
-    order = np.argsort(mine, kind="stable")
-    at = np.searchsorted(mine[order], theirs)
-    if not len(order):
-        return np.full(len(theirs), -1, np.int64)
-    row = order[np.minimum(at, len(order) - 1)]
-    return np.where((mine[row] == theirs) & (ids != 0), row, -1).astype(np.int64)
+    found = np.full(len(ids), -1, np.int64)
+    first, last = calls.by_id.find(process, ids)
+    known = (last > first) & (ids != 0)
+    found[known] = calls.by_id.order[first[known]]
+    return found
 
 
 def _stream_of(rows: Table, column: str, process: I64, device: Device) -> I64:
@@ -534,7 +521,7 @@ class _Spans:
 def _waits(device: Device, syncs: _Syncs, events: _Events, ended_by: _Ended) -> _Spans:
     calls, ops = device.calls, device.ops
     waiting = np.flatnonzero(np.isin(calls.kind, _WAITING))
-    told, known, where = _told(device, syncs, events)
+    told, known, where = _told(device, waiting, syncs, events)
     told, known, where = (_from_within(calls, waiting, c) for c in (told, known, where))
     start, end = calls.start_ns[waiting], calls.end_ns[waiting]
     # What ended well after the call's return is not what the call waited for.
@@ -563,12 +550,11 @@ def _ends(ops: Ops, op: I64) -> I64:
     return np.where(op >= 0, ops.end_ns[op] if len(ops) else _LEAST, _LEAST)
 
 
-def _from_within(calls: Calls, waiting: I64, values: I64) -> I64:
+def _from_within(calls: Calls, waiting: I64, own: I64) -> I64:
     """Of each waiting call its value, or that of the waiting call nested in it where it has none.
 
     A runtime call that waits may do so by a call of the driver, and the record names either.
     """
-    own = values[waiting]
     if len(own) < _PAIR:
         return own
     outer, inner = waiting[:-1], waiting[1:]
@@ -579,28 +565,32 @@ def _from_within(calls: Calls, waiting: I64, values: I64) -> I64:
     return own
 
 
-def _told(device: Device, syncs: _Syncs, events: _Events) -> tuple[I64, I64, I64]:
-    """Per call what its synchronisation record says.
+def _told(device: Device, waiting: I64, syncs: _Syncs, events: _Events) -> tuple[I64, I64, I64]:
+    """Of each waiting call what its synchronisation record says.
 
     Returns:
         The operation it waited for, -1 none; 1 where the record names a stream or an event that
         was recorded, else -1; process and device that it waited for, -1 not said.
     """
-    calls, ops = device.calls, device.ops
-    found, known, where = np.full((3, len(calls)), -1, np.int64)
+    ops = device.ops
+    found, known, where = np.full((3, len(waiting)), -1, np.int64)
+    if not len(waiting) or not len(syncs.call):
+        return found, known, where
+    at = np.minimum(np.searchsorted(waiting, syncs.call), len(waiting) - 1)
+    waits = waiting[at] == syncs.call
     of_stream = (syncs.kind == SyncKind.STREAM) & (syncs.stream_key >= 0)
     of_event = (syncs.kind == SyncKind.EVENT) & (syncs.recorded_ns > 0)
-    rows = np.flatnonzero((syncs.call >= 0) & (of_stream | of_event))
-    known[syncs.call[rows]] = 1
-    whole = np.flatnonzero((syncs.call >= 0) & (syncs.kind == SyncKind.CONTEXT))
-    where[syncs.call[whole]] = syncs.device[whole]
+    rows = np.flatnonzero(waits & (of_stream | of_event))
+    known[at[rows]] = 1
+    whole = np.flatnonzero(waits & (syncs.kind == SyncKind.CONTEXT))
+    where[at[whole]] = syncs.device[whole]
     if not len(rows) or not len(ops):
         return found, known, where
     stream = np.where(of_stream, syncs.stream, syncs.record_stream)[rows]
     key = np.where(of_stream, syncs.stream_key, syncs.record_key)[rows]
     moment = np.where(of_stream, syncs.called_ns, syncs.recorded_ns)[rows]
     own = events.order.last_launched(ops, stream, moment)
-    found[syncs.call[rows]] = [
+    found[at[rows]] = [
         events.stands_for(*one)
         for one in zip(key.tolist(), moment.tolist(), own.tolist(), strict=True)
     ]
@@ -613,13 +603,15 @@ def _polls(device: Device, ended_by: _Ended) -> tuple[I64, I64, I64]:
     What they waited for ended between the last poll but one, which still said no, and the last.
     """
     calls = device.calls
-    poll = calls.kind == CallKind.POLL
-    joined = np.zeros(len(calls), bool)
-    if len(calls) > 1:
-        joined[1:] = poll[1:] & poll[:-1] & (calls.thread[1:] == calls.thread[:-1])
-        joined[1:] &= calls.start_ns[1:] - calls.end_ns[:-1] <= _POLL_GAP_NS
-    last = np.flatnonzero(joined & ~np.concatenate((joined[1:], [False])))
-    first = np.maximum.accumulate(np.where(joined, 0, np.arange(len(calls))))[last]
+    polls = np.flatnonzero(calls.kind == CallKind.POLL)
+    # Which polls go on where the one before them left off.
+    joined = np.zeros(len(polls), bool)
+    before, poll = polls[:-1], polls[1:]
+    joined[1:] = (poll == before + 1) & (calls.thread[poll] == calls.thread[before])
+    joined[1:] &= calls.start_ns[poll] - calls.end_ns[before] <= _POLL_GAP_NS
+    ends = np.flatnonzero(joined & ~np.concatenate((joined[1:], [False])))
+    begins = np.maximum.accumulate(np.where(joined, 0, np.arange(len(polls))))[ends]
+    first, last = polls[begins], polls[ends]
     process, anywhere = calls.process[last], np.full(len(last), -1, np.int64)
     op = ended_by.last(process, anywhere, calls.end_ns[last], calls.start_ns[first])
     since = calls.start_ns[last - 1] if len(last) else last
@@ -649,7 +641,7 @@ def _blocking(device: Device) -> tuple[I64, I64]:
 def _by_thread(device: Device, spans: _Spans, n_threads: int) -> tuple[I64, I64, I64, I64, I64]:
     """Spans by thread and start, the outermost of nested ones."""
     thread = device.calls.thread[spans.call].astype(np.int64)
-    order = np.lexsort((-spans.end_ns, spans.start_ns, thread))
+    order = nested_order(thread, spans.start_ns, spans.end_ns)
     order = order[thread[order] >= 0]
     thread = thread[order]
     off = np.searchsorted(thread, np.arange(n_threads + 1)).astype(np.int64)

@@ -196,7 +196,7 @@ def _of_process(
         )
         for i in by_start.tolist()
     ]
-    start, end, row = flatten(rows["start_ns"].astype(np.int64), rows["end_ns"].astype(np.int64))
+    _, start, end, row = flatten(np.array([0, len(rows)]), rows["start_ns"], rows["end_ns"])
     step = rank[inverse[row]] + base if len(row) else row
     return steps, _Pieces(start, end, step)
 

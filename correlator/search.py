@@ -31,7 +31,7 @@ def last_at_most(values: I64, low: I64, high: I64, wanted: I64) -> I64:
     Returns:
         The index; ``low - 1`` where there is none.
     """
-    left, right = low.astype(np.int64), high.astype(np.int64)
+    left, right = np.asarray(low, np.int64), np.asarray(high, np.int64)
     if not len(values) or not len(left):
         return left - 1
     for _ in range(int((right - left).max(initial=0)).bit_length()):
@@ -43,6 +43,11 @@ def last_at_most(values: I64, low: I64, high: I64, wanted: I64) -> I64:
     return left - 1
 
 
+def nested_order(group: NDArray[np.integer[Any]], start: I64, end: I64) -> I64:
+    """The order of intervals by group and start, of equal ones the longer first."""
+    return np.lexsort((-end, start, group))
+
+
 def combined(*keys: NDArray[np.integer[Any]]) -> I64:
     """Rows' keys as one number: equal for rows that agree in all, ascending with the keys."""
     if not len(keys[0]):
@@ -50,10 +55,13 @@ def combined(*keys: NDArray[np.integer[Any]]) -> I64:
     number, size = np.zeros(len(keys[0]), np.int64), 1
     for key in keys:
         low, high = int(key.min()), int(key.max())
-        size *= high - low + 1
+        if low == high:
+            continue  # tells nothing apart
+        before, size = size, size * (high - low + 1)
         if size > _MOST_KEYS:
             return _by_sorting(*keys)
-        number = number * (high - low + 1) + (key - key.dtype.type(low)).astype(np.int64)
+        part = (key - key.dtype.type(low)).astype(np.int64, copy=False)
+        number = part if before == 1 else number * (high - low + 1) + part
     return number
 
 
@@ -83,7 +91,8 @@ def grouped(*keys: NDArray[np.integer[Any]]) -> tuple[I64, I64]:
     else:
         there = np.zeros(span, bool)
         there[number] = True
-        number = (np.cumsum(there) - 1)[number]
+        if not there.all():
+            number = (np.cumsum(there) - 1)[number]
     first = np.zeros(int(number.max()) + 1, np.int64)
     # Of rows with one number the last assignment stays: that of the first.
     first[number[::-1]] = np.arange(n)[::-1]

@@ -17,9 +17,8 @@ Each wait record gets a class that decides how the backward walk passes through 
 from __future__ import annotations
 
 import enum
-import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,6 +27,7 @@ from gpucorrelate.correlator import device_path, device_steps
 from gpucorrelate.correlator.gaps import Windows, closed, windows
 from gpucorrelate.correlator.native import flatten
 from gpucorrelate.correlator.report.values import Category
+from gpucorrelate.correlator.search import nested_order
 from gpucorrelate.probes.wire.schema import (
     FaultFlag,
     FdKind,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpucorrelate.correlator.capture import Capture, Table
-    from gpucorrelate.correlator.device import Device
+    from gpucorrelate.correlator.device import Calls, Device
     from gpucorrelate.correlator.device_path import DevicePath
     from gpucorrelate.correlator.device_steps import DeviceSteps
 
@@ -161,11 +161,22 @@ class Intervals:
 
 @dataclass(frozen=True)
 class Spans(Intervals):
-    """Flattened named phases; ``name`` is an index into ``names``, ``step`` 0 if unknown."""
+    """Flattened named phases.
 
-    name: I64
+    Attributes:
+        name: Per row, not per piece: an index into ``names``.
+        step: Per row: its step; 0 unknown.
+        names: All names.
+    """
+
+    name: NDArray[np.integer[Any]]
     step: I64
     names: tuple[str, ...]
+
+    def named(self, at: int) -> tuple[str, int]:
+        """Name and step of a piece."""
+        row = self.row[at]
+        return self.names[self.name[row]], int(self.step[row])
 
 
 @dataclass(frozen=True)
@@ -238,7 +249,7 @@ def build(capture: Capture) -> States:
         threads,
         _waits(capture, threads, waits),
         _reads(capture, threads),
-        _spans(capture, threads),
+        _spans(capture, threads, device.calls),
         _faults(threads, faults),
         faults,
         device,
@@ -516,41 +527,27 @@ def _reads(capture: Capture, threads: Threads) -> QueueReads:
     )
 
 
-def _spans(capture: Capture, threads: Threads) -> Spans:
+def _spans(capture: Capture, threads: Threads, calls: Calls) -> Spans:
     """Named phases flattened, the innermost winning.
 
     The agents' own spans; calls of the CUDA API; and one that follows from what agents say of
     queues: from a message being there to the read's return, the reader unpacks it.
     """
     spans, messages = capture.table("span"), capture.table("queue_msg")
-    calls = _timed(capture.table("cuda_api"))
     reads = messages.select(messages["op"] == QueueOp.READ)
     unpack = np.full(len(reads), len(capture.strings))
-    name = np.concatenate([_i64(spans["name"]), _i64(calls["name"]), unpack])
-    step = np.concatenate([_i64(spans["step"]), np.zeros(len(calls) + len(reads), np.int64)])
-    start = np.concatenate(
-        [_i64(spans["start_ns"]), _i64(calls["start_ns"]), _i64(reads["ready_ns"])]
+    name = np.concatenate([spans["name"], calls.table["name"], unpack])
+    step = np.zeros(len(name), np.int64)
+    step[: len(spans)] = spans["step"]
+    start = np.concatenate([spans["start_ns"], calls.start_ns, reads["ready_ns"]])
+    end = np.concatenate([spans["end_ns"], calls.end_ns, reads["end_ns"]])
+    thread = np.concatenate(
+        [threads.index(spans["tid"]), calls.thread, threads.index(reads["tid"])]
     )
-    end = np.concatenate([_i64(spans["end_ns"]), _i64(calls["end_ns"]), _i64(reads["end_ns"])])
-    thread = threads.index(np.concatenate([spans["tid"], calls["tid"], reads["tid"]]))
-    order = np.lexsort((-end, start, thread))
-    order = order[thread[order] >= 0]
+    order = nested_order(thread, start, end)
     bounds = _offsets(thread[order], len(threads.tid))
-    start, end = start[order], end[order]
-    parts = [flatten(start[a:b], end[a:b]) for a, b in itertools.pairwise(bounds)]
-    counts = np.array([0] + [len(part[0]) for part in parts])
-    rows = [order[a + part[2]] for a, part in zip(bounds, parts, strict=False)]
-    empty = np.zeros(0, np.int64)
-    row = _i64(np.concatenate(rows or [empty]))
-    return Spans(
-        _i64(np.cumsum(counts)),
-        np.concatenate([part[0] for part in parts] or [empty]),
-        np.concatenate([part[1] for part in parts] or [empty]),
-        row,
-        _i64(name[row]),
-        _i64(step[row]),
-        (*capture.strings, "deserialise"),
-    )
+    off, start, end, piece = flatten(bounds, start[order], end[order])
+    return Spans(off, start, end, order[piece], name, step, (*capture.strings, "deserialise"))
 
 
 def _faults(threads: Threads, faults: Table) -> FaultRuns:

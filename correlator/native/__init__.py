@@ -120,44 +120,57 @@ class Columns:
 
 
 @cache
-def _library() -> ctypes.CDLL:
+def library() -> ctypes.CDLL:
+    """The C core. Raises ``GpucorrelateError`` where it cannot be loaded."""
     try:
-        library = ctypes.CDLL(str(LIBRARY))
+        core = ctypes.CDLL(str(LIBRARY))
     except OSError as exc:
         raise GpucorrelateError(
             f"the correlator's native core does not load: {exc}",
-            hint="build it: make build, or reinstall gpucorrelate with a C compiler present",
+            hint="build it: make native, or reinstall gpucorrelate with a C compiler present",
         ) from exc
-    library.gpucorrelate_walk.restype = ctypes.c_int
-    library.gpucorrelate_walk.argtypes = [
+    core.gpucorrelate_walk.restype = ctypes.c_int
+    core.gpucorrelate_walk.argtypes = [
         ctypes.POINTER(_Model), ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p,
         ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
         ctypes.POINTER(_Out),
     ]  # fmt: skip
-    library.gpucorrelate_walk_free.restype = None
-    library.gpucorrelate_walk_free.argtypes = [ctypes.POINTER(_Out)]
-    library.gpucorrelate_flatten.restype = ctypes.c_int64
-    library.gpucorrelate_flatten.argtypes = [ctypes.c_int64, *([ctypes.c_void_p] * 5)]
-    return library
+    core.gpucorrelate_walk_free.restype = None
+    core.gpucorrelate_walk_free.argtypes = [ctypes.POINTER(_Out)]
+    core.gpucorrelate_flatten.restype = None
+    core.gpucorrelate_flatten.argtypes = [ctypes.c_int64, *([ctypes.c_void_p] * 7)]
+    core.gpucorrelate_match.restype = None
+    core.gpucorrelate_match.argtypes = [ctypes.c_void_p] * 4
+    core.gpucorrelate_latest.restype = None
+    core.gpucorrelate_latest.argtypes = [
+        ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64,
+        *([ctypes.c_void_p] * 3),
+    ]  # fmt: skip
+    return core
 
 
-def flatten(start: I64, end: I64) -> tuple[I64, I64, I64]:
-    """Nested intervals of one thread as non-overlapping pieces, the innermost winning.
+def flatten(off: I64, start: I64, end: I64) -> tuple[I64, I64, I64, I64]:
+    """Nested intervals of threads as non-overlapping pieces, the innermost winning.
 
     Args:
-        start: Starts, ascending; of equal ones the longer interval first.
+        off: First interval of each thread; one entry more than threads.
+        start: Starts, ascending within a thread; of equal ones the longer interval first.
         end: Ends.
 
     Returns:
-        Start, end and the index of the interval each piece belongs to.
+        First piece of each thread, with one entry more than threads; start, end and the row of
+        the interval that each piece belongs to.
     """
-    n = len(start)
-    out = np.empty((3, 2 * n + 1), np.int64)
-    start, end = np.ascontiguousarray(start, np.int64), np.ascontiguousarray(end, np.int64)
-    k = _library().gpucorrelate_flatten(
-        n, start.ctypes.data, end.ctypes.data, *(row.ctypes.data for row in out)
-    )
-    return out[0, :k].copy(), out[1, :k].copy(), out[2, :k].copy()
+    out = np.empty((3, 2 * len(start) + 1), np.int64)
+    bounds = np.empty(len(off), np.int64)
+    off, start, end = (np.ascontiguousarray(a, np.int64) for a in (off, start, end))
+    library().gpucorrelate_flatten(
+        len(off) - 1, off.ctypes.data, start.ctypes.data, end.ctypes.data, bounds.ctypes.data,
+        *(row.ctypes.data for row in out),
+    )  # fmt: skip
+    k = int(bounds[-1])
+    # Room that is not used was never touched: it takes no memory.
+    return bounds, out[0, :k], out[1, :k], out[2, :k]
 
 
 class NativeWalk:
@@ -193,10 +206,10 @@ class NativeWalk:
             MemoryError: the output did not fit into memory.
         """
         out = _Out()
-        library = _library()
+        core = library()
         actor = np.ascontiguousarray(actor, np.int32)
         arrays = [np.ascontiguousarray(a, np.int64) for a in (op, end, stop, cut_off, cuts)]
-        status = library.gpucorrelate_walk(
+        status = core.gpucorrelate_walk(
             ctypes.byref(self._model), len(actor), actor.ctypes.data,
             *(a.ctypes.data for a in arrays), ctypes.byref(out),
         )  # fmt: skip
@@ -205,7 +218,7 @@ class NativeWalk:
                 raise MemoryError("the walk's output does not fit into memory")
             return _copy(out.segs, out.n_segs, SEGMENT), _copy(out.hops, out.n_hops, HOP)
         finally:
-            library.gpucorrelate_walk_free(ctypes.byref(out))
+            core.gpucorrelate_walk_free(ctypes.byref(out))
 
 
 def _copy(address: int | None, count: int, dtype: np.dtype[np.void]) -> NDArray[np.void]:

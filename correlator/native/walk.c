@@ -735,13 +735,9 @@ static void walk_leg(struct walker *w)
 	}
 }
 
-/*
- * Flatten one thread's spans (sorted by start, longer first) so that the innermost wins; label
- * is the row of the span that a piece belongs to. The outputs need room for 2 n pieces. Spans
- * that overlap without nesting are cut at their parent's end. Returns the number of pieces.
- */
-int64_t gpucorrelate_flatten(int64_t n, const int64_t *start, const int64_t *end,
-			     int64_t *out_start, int64_t *out_end, int64_t *out_label)
+/* Flatten one thread's spans, from row base on; returns the number of pieces. */
+static int64_t flatten(int64_t base, int64_t n, const int64_t *start, const int64_t *end,
+		       int64_t *out_start, int64_t *out_end, int64_t *out_label)
 {
 	enum { DEPTH = 64 };
 	int64_t stack[DEPTH], stack_end[DEPTH], k = 0, at = 0, i;
@@ -755,7 +751,7 @@ int64_t gpucorrelate_flatten(int64_t n, const int64_t *start, const int64_t *end
 			if (stack_end[depth] > at) {
 				out_start[k] = at;
 				out_end[k] = stack_end[depth];
-				out_label[k++] = stack[depth];
+				out_label[k++] = base + stack[depth];
 				at = stack_end[depth];
 			}
 		}
@@ -764,7 +760,7 @@ int64_t gpucorrelate_flatten(int64_t n, const int64_t *start, const int64_t *end
 		if (depth && next > at) {
 			out_start[k] = at;
 			out_end[k] = next;
-			out_label[k++] = stack[depth - 1];
+			out_label[k++] = base + stack[depth - 1];
 		}
 		at = max64(at, next);
 		if (depth < DEPTH && end[i] > start[i]) {
@@ -774,6 +770,28 @@ int64_t gpucorrelate_flatten(int64_t n, const int64_t *start, const int64_t *end
 		}
 	}
 	return k;
+}
+
+/*
+ * Flatten spans so that the innermost wins: those of thread k are the rows off[k] to
+ * off[k + 1], sorted by start, longer first; label is the row of the span that a piece belongs
+ * to. The outputs need room for two pieces a row; out_off is where each thread's begin. Spans
+ * that overlap without nesting are cut at their parent's end.
+ */
+void gpucorrelate_flatten(int64_t n_threads, const int64_t *off, const int64_t *start,
+			  const int64_t *end, int64_t *out_off, int64_t *out_start,
+			  int64_t *out_end, int64_t *out_label)
+{
+	int64_t k, t;
+
+	out_off[0] = k = 0;
+	for (t = 0; t < n_threads; t++) {
+		int64_t base = off[t];
+
+		k += flatten(base, off[t + 1] - base, start + base, end + base, out_start + k,
+			     out_end + k, out_label + k);
+		out_off[t + 1] = k;
+	}
 }
 
 /*
