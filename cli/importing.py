@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 _FILE = click.Path(path_type=Path)
 _LONGEST_PATTERN = 1000
 _WARNINGS = 4
+_NAMED = 3
+_TOO_LARGE = (
+    "GPU records and API calls are held, the rest is not: profile fewer steps, import fewer files "
+    "at once, or import where there is more memory"
+)
 
 
 @click.command(
@@ -61,21 +66,30 @@ def import_(*, files: tuple[Path, ...], output: Path, step_regex: str, force: bo
     waits: what its threads did between calls is reported as host time.
 
     Exits with 3 when no FILE holds device activity, and with 7 when one cannot be read; the
-    others are imported all the same.
+    others are imported all the same. Exits with 1 when what is kept of them does not fit into
+    the memory that is free.
     """
-    from gpucorrelate.cli.saving import check_output, whole_recording
+    from gpucorrelate.cli.memory import bounded
+    from gpucorrelate.cli.saving import check_output
+
+    _check_names(files, output)
+    check_output(output, force=force)
+    with bounded(_names(files), _TOO_LARGE):
+        return _import(files, output, step_regex)
+
+
+def _import(files: Sequence[Path], output: Path, step_regex: str) -> int:
+    """The exit code; the recording is written and what it holds is said."""
+    from gpucorrelate.cli.saving import whole_recording
     from gpucorrelate.correlator.report import units
     from gpucorrelate.probes.importers.recording import frames_of
 
     matcher = _matcher(step_regex)
-    _check_names(files, output)
-    check_output(output, force=force)
     traces, failed = _read_all(files, matcher)
     _warn(traces)
     if not any(trace.gpu_records for trace in traces):
-        names = ", ".join(path.name for path in files[:3])
         raise NotFoundError(
-            f"{names}: this trace holds no device activity",
+            f"{_names(files)}: this trace holds no device activity",
             hint="profile with ProfilerActivity.CUDA, or nsys profile --trace=cuda",
         )
     with whole_recording(output, "the profiles are untouched: name another place") as out:
@@ -92,6 +106,11 @@ def import_(*, files: tuple[Path, ...], output: Path, step_regex: str, force: bo
         f"{size / 1e6:.3g} MB in {output}; report it with: gpucorrelate report {output}"
     )
     return failed
+
+
+def _names(files: Sequence[Path]) -> str:
+    names = ", ".join(path.name for path in files[:_NAMED])
+    return names if len(files) <= _NAMED else f"{names} and {len(files) - _NAMED} more"
 
 
 def _check_names(files: Sequence[Path], output: Path) -> None:

@@ -38,18 +38,18 @@ def write(run: Run, want: Wanted, form: str, look: Look, out: IO[str]) -> None:
     elif want.slowest is not None:
         chosen = devices.slowest(want.slowest)
     elif form == JSON:
-        json.write_document(device_json.run_to_dict(devices.whole(), devices.reports()), out)
+        steps = map(devices.parts, range(len(devices.steps)))
+        device_json.write_run(devices.whole(), steps, out)
         return
     else:
         device_text.render_run(devices.whole(), out, text_options(look, out))
         return
     for i, step in enumerate(chosen):
-        report = devices.report(step)
         if form == JSON:
-            json.write_lines([device_json.step_to_dict(report)], out)
+            device_json.write_step(*devices.parts(step), out)
         else:
             out.write("\n\n" if i else "")
-            device_text.render_step(report, out, text_options(look, out))
+            device_text.render_step(devices.report(step), out, text_options(look, out))
 
 
 def write_steps(

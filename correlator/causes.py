@@ -22,7 +22,7 @@ from gpucorrelate.correlator.states import CATEGORIES, WaitClass
 from gpucorrelate.probes.wire.schema import FaultFlag, FdKind, WaitFlag, WaitKind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -53,6 +53,7 @@ SYSCALLS = {
 
 #: Segments kept for reuse among requests that share a path; about 300 MB when full.
 _MADE_LIMIT = 400_000
+_AT_ONCE = 8192
 
 #: threading's default name of a thread that runs a function; the function says more.
 _THREAD_OF = re.compile(r"Thread-\d+ \((\w+)\)")
@@ -221,16 +222,25 @@ class Describer:
         self, rows: NDArray[np.void], hops: NDArray[np.void], cuts: Sequence[Cut]
     ) -> list[Segment]:
         """Report values of the walk's segments, adjacent equal ones joined."""
+        return list(self.each(rows, hops, cuts))
+
+    def each(
+        self, rows: NDArray[np.void], hops: NDArray[np.void], cuts: Sequence[Cut]
+    ) -> Iterator[Segment]:
+        """The same, one after another: a path may have more segments than memory should hold."""
         holds = _Holds(hops)
-        out: list[Segment] = []
-        for row in rows.tolist():
-            segment = self._segment(row, holds, cuts)
-            last = out[-1] if out else None
-            if last is not None and _mergeable(last, segment):
-                out[-1] = _merged(last, segment)
-            else:
-                out.append(segment)
-        return out
+        last: Segment | None = None
+        for at in range(0, len(rows), _AT_ONCE):
+            for row in rows[at : at + _AT_ONCE].tolist():
+                segment = self._segment(row, holds, cuts)
+                if last is not None and _mergeable(last, segment):
+                    last = _merged(last, segment)
+                    continue
+                if last is not None:
+                    yield last
+                last = segment
+        if last is not None:
+            yield last
 
     def _segment(
         self,

@@ -16,7 +16,7 @@ import numpy as np
 
 from gpucorrelate.correlator.device import LAUNCHES, CallKind
 from gpucorrelate.correlator.device_steps import REASONS, Assigned
-from gpucorrelate.correlator.kernels import decode
+from gpucorrelate.correlator.kernels import KernelClass, decode
 from gpucorrelate.correlator.report.device_values import (
     DeviceLedger,
     KernelShare,
@@ -43,6 +43,8 @@ _SYNC_NAMES = {
     CallKind.COPY: "blocking copy",
     CallKind.FILL: "blocking fill",
 }
+#: What is classed by what it is and not by its name.
+_CLASSES = {"memcpy": GpuOpKind.MEMCPY, "memset": GpuOpKind.MEMSET}
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,32 @@ class StepOps:
     def made(self, step: int) -> I64:
         """The calls made during the step."""
         return self.calls[step]
+
+
+@dataclass(frozen=True)
+class OpClasses:
+    """The class of every operation: a kernel's by its name, ``memcpy``, ``memset``."""
+
+    names: tuple[str, ...]
+    of: I64  # per operation: place in ``names``
+
+    @classmethod
+    def read(cls, states: States) -> OpClasses:
+        """From the operations' names."""
+        table, strings = states.device.ops.table, states.capture.strings
+        names = {str(known): place for place, known in enumerate((*KernelClass, *_CLASSES))}
+        of_name = np.zeros(len(strings) + 1, np.int64)
+        for text in np.flatnonzero(np.bincount(table["name"])).tolist():
+            of_name[text] = names[decode(strings[text]).cls]
+        of = of_name[table["name"]]
+        for name, kind in _CLASSES.items():
+            of[table["op"] == kind] = names[name]
+        return cls(tuple(names), of)
+
+    def are(self, name: str) -> NDArray[np.bool_]:
+        """Which operations are of a class."""
+        found: NDArray[np.bool_] = self.of == self.names.index(name)
+        return found
 
 
 def window(device: Device, steps: DeviceSteps, step: int, own: I64) -> tuple[int, int, int]:
@@ -270,7 +298,7 @@ def classes(states: States, own: I64) -> tuple[KernelShare, ...]:
     for name, length, n in _lengths_by_name(states, kernels):
         total[decode(name).cls] += length
         count[decode(name).cls] += n
-    for kind, name in ((GpuOpKind.MEMCPY, "memcpy"), (GpuOpKind.MEMSET, "memset")):
+    for name, kind in _CLASSES.items():
         rows = own[states.device.ops.table["op"][own] == kind]
         if len(rows):
             ops = states.device.ops

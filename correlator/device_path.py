@@ -49,8 +49,6 @@ _LEAST = np.iinfo(np.int64).min
 _NO_STREAM = (1 << 64) - 1
 #: How many operations that ended later but were launched after the call are passed over.
 _LOOK_BACK = 16
-#: An operation that ended this long before another began may be what that waited for.
-_NEAR_NS = 10_000
 #: Clocks of hosts and devices are aligned to about a microsecond: an operation that seems to end
 #: this much after the call that waited for it returned did not.
 _SKEW_NS = 2_000
@@ -59,6 +57,8 @@ _POLL_GAP_NS = 100_000
 #: From the end of one operation to the start of the next on its stream devices take 1 to 5 us.
 #: Beyond this something kept it that is not on record, so the gap is not the queue's.
 QUEUE_GAP_NS = 20_000
+#: So an operation that ended this long before another began may be what that waited for.
+_NEAR_NS = QUEUE_GAP_NS
 _CODES = {category: code for code, category in enumerate(Category)}
 _PAIR = 2
 _WAITING = (CallKind.SYNC_DEVICE, CallKind.SYNC_STREAM, CallKind.SYNC_EVENT)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -11,17 +12,18 @@ import numpy as np
 
 from gpucorrelate.correlator import device_accounts as accounts
 from gpucorrelate.correlator.device import LAUNCHES, CallKind
-from gpucorrelate.correlator.device_words import DeviceWords, stream_actor
 from gpucorrelate.correlator.kernels import decode
 from gpucorrelate.correlator.report import device_verdict
+from gpucorrelate.correlator.report.device_gaps import Gaps
+from gpucorrelate.correlator.report.device_skew import Collectives
 from gpucorrelate.correlator.report.device_values import (
     DeviceLedger,
     DeviceRunReport,
     DeviceShare,
     DeviceStepReport,
     DeviceStepRow,
-    IdleGap,
     KernelShare,
+    PathCommunication,
 )
 from gpucorrelate.correlator.report.values import Category
 from gpucorrelate.correlator.search import busy_union_ns, exact_sum
@@ -38,9 +40,8 @@ if TYPE_CHECKING:
     from gpucorrelate.correlator.device_steps import DeviceSteps
     from gpucorrelate.correlator.report.values import Ledger, Segment
     from gpucorrelate.correlator.states import States
-    from gpucorrelate.correlator.walk import Paths, Walker
+    from gpucorrelate.correlator.walk import Walker
 
-_GAPS = 5
 _BATCH = 64
 _GPU = CATEGORIES.index(Category.GPU)
 _GPU_EARLIER = CATEGORIES.index(Category.GPU_EARLIER)
@@ -56,7 +57,6 @@ class DeviceRun:
         self._walker = walker
         self._describe = describe
         self._ledger = ledger
-        self._words = DeviceWords(states)
         self._index = accounts.StepOps.of(states, self.steps)
 
     @property
@@ -116,26 +116,36 @@ class DeviceRun:
 
     def report(self, step: int) -> DeviceStepReport:
         """One step in full."""
+        outline, segments = self.parts(step)
+        return replace(outline, segments=tuple(segments))
+
+    def parts(self, step: int) -> tuple[DeviceStepReport, Iterator[Segment]]:
+        """A report without its segments, and those one after another: there may be millions."""
         leg = self._leg(step)
         paths = self._walker.walk([leg])
-        number = int(self.steps.number[step])
-        segments = self._segments(paths, step)
-        own = self._index.own(step)
+        rows = self._owned(paths.leg(0), step)
+        by_category = _by_category(rows)
+        communication = self._communication(rows)
         device = accounts.account(self._s, self.steps, self._index, step)
-        return DeviceStepReport(
-            step=number,
+        outline = DeviceStepReport(
+            step=int(self.steps.number[step]),
             name=self._name(step),
             process=self._process(int(self.steps.process[step])),
             start_ns=leg.start_ns,
             end_ns=leg.end_ns,
             implied=bool(self.steps.implied[step]),
-            segments=segments,
+            segments=(),
+            by_category=by_category,
             device=device,
-            gaps=self._gaps(own, self._name(step)),
-            verdict=device_verdict.of(segments, device, self.ledger, leg.end_ns - leg.start_ns),
+            communication=communication,
+            gaps=self._gaps.of(self._index.own(step), self._name(step)),
+            verdict=device_verdict.of(
+                by_category, (device, communication), self.ledger, leg.end_ns - leg.start_ns
+            ),
             device_ledger=self.ledger,
             ledger=self._ledger,
         )
+        return outline, self._describe.each(rows, paths.leg_hops(0), ())
 
     def reports(self) -> Iterator[DeviceStepReport]:
         """Every step in full, in order of process and time."""
@@ -158,6 +168,7 @@ class DeviceRun:
             top=accounts.top(self._s, everything),
             device_ledger=self.ledger,
             ledger=self._ledger,
+            skew=self._collectives.skew(self._labels),
             by_category=tuple(categories.most_common()),
         )
 
@@ -173,7 +184,7 @@ class DeviceRun:
         legs = [self._leg(i) for i in chosen]
         paths = self._walker.walk(legs)
         for k, (step, leg) in enumerate(zip(chosen, legs, strict=True)):
-            yield self._row(step, leg, self._sums(paths.leg(k), step))
+            yield self._row(step, leg, _by_category(self._owned(paths.leg(k), step)))
 
     def _row(
         self, step: int, leg: LegSpec, by_category: tuple[tuple[Category, int], ...]
@@ -195,14 +206,6 @@ class DeviceRun:
             by_category=by_category,
         )
 
-    def _sums(self, rows: NDArray[np.void], step: int) -> tuple[tuple[Category, int], ...]:
-        """Path time by category, what other steps launched told apart."""
-        rows = self._owned(rows, step)
-        sums = np.zeros(len(CATEGORIES), np.int64)
-        np.add.at(sums, rows["category"], rows["end"] - rows["start"])
-        found = [(CATEGORIES[i], int(sums[i])) for i in np.flatnonzero(sums).tolist()]
-        return tuple(sorted(found, key=lambda pair: -pair[1]))
-
     def _owned(self, rows: NDArray[np.void], step: int) -> NDArray[np.void]:
         """The walk's segments, work that the step did not launch told apart."""
         gpu = np.flatnonzero(rows["category"] == _GPU)
@@ -210,41 +213,17 @@ class DeviceRun:
         rows["category"][gpu[self.steps.of[rows["evidence"][gpu]] != step]] = _GPU_EARLIER
         return rows
 
-    def _segments(self, paths: Paths, step: int) -> tuple[Segment, ...]:
-        rows = self._owned(paths.leg(0), step)
-        return tuple(self._describe.segments(rows, paths.leg_hops(0), ()))
-
-    def _gaps(self, own: NDArray[np.int64], name: str) -> tuple[IdleGap, ...]:
-        found = accounts.idle_gaps(self._s.device, own, _GAPS) if len(own) else []
-        actors = self._s.path.actor
-        paths = self._walker.walk(
-            [LegSpec(int(actors[op]), start, end, (), op) for start, end, op in found]
-        )
-        return tuple(self._gap(k, gap, (paths, own, name)) for k, gap in enumerate(found))
-
-    def _gap(
-        self, k: int, gap: tuple[int, int, int], of: tuple[Paths, NDArray[np.int64], str]
-    ) -> IdleGap:
-        start, end, op = gap
-        paths, own, name = of
-        ops, calls = self._s.device.ops, self._s.device.calls
-        sums: Counter[str] = Counter()
-        for one in self._describe.segments(paths.leg(k), paths.leg_hops(k), ()):
-            what = f"{one.category.value} {one.span}".strip()
-            if one.category is Category.HOST and one.span in ("", name):
-                what = "host between calls"
-            sums[f"{what} in {one.actor.label}"] += one.length_ns
-        before = own[ops.end_ns[own] == start]
-        call = int(ops.call[op])
-        return IdleGap(
-            start_ns=start,
-            end_ns=end,
-            stream=stream_actor(self._s.device, int(ops.stream[op])).label,
-            before=self._words.operation(int(before[0])) if len(before) else "",
-            after=self._words.operation(op),
-            launch=self._words.call(call) if call >= 0 else "",
-            launched_ns=int(calls.start_ns[call]) if call >= 0 else None,
-            doing=tuple(sums.most_common(6)),
+    def _communication(self, rows: NDArray[np.void]) -> PathCommunication:
+        """Own communication kernels on a path, and how long they are known to have waited."""
+        own = rows[rows["category"] == _GPU]
+        own = own[self._collectives.is_communication[own["evidence"]]]
+        waited = self._collectives.waited_ns[own["evidence"]]
+        # A kernel waits first, and transfers then.
+        until = self._s.device.ops.start_ns[own["evidence"]] + np.maximum(waited, 0)
+        known = np.maximum(np.minimum(own["end"], until) - own["start"], 0)
+        return PathCommunication(
+            exact_sum(own["end"] - own["start"]),
+            None if len(own) and (waited < 0).all() else exact_sum(known),
         )
 
     def _devices(self) -> Iterable[DeviceShare]:
@@ -266,6 +245,18 @@ class DeviceRun:
                 busy_union_ns(start, end),
                 int(end.max() - start.min()),
             )
+
+    @cached_property
+    def _classes(self) -> accounts.OpClasses:
+        return accounts.OpClasses.read(self._s)
+
+    @cached_property
+    def _collectives(self) -> Collectives:
+        return Collectives(self._s, self.steps, self._classes)
+
+    @cached_property
+    def _gaps(self) -> Gaps:
+        return Gaps(self._s, self._walker, self._describe, self._classes, self._collectives)
 
     @cached_property
     def _roles(self) -> dict[int, str]:
@@ -301,6 +292,14 @@ class DeviceRun:
         strings = self._s.capture.strings
         pairs = zip(meta["key"].tolist(), meta["value"].tolist(), strict=True)
         return tuple(strings[value] for key, value in pairs if strings[key] == "import")
+
+
+def _by_category(rows: NDArray[np.void]) -> tuple[tuple[Category, int], ...]:
+    """Path time by category, the longest first."""
+    sums = np.zeros(len(CATEGORIES), np.int64)
+    np.add.at(sums, rows["category"], rows["end"] - rows["start"])
+    found = [(CATEGORIES[i], int(sums[i])) for i in np.flatnonzero(sums).tolist()]
+    return tuple(sorted(found, key=lambda pair: (-pair[1], pair[0])))
 
 
 def merged(shares: Sequence[KernelShare]) -> tuple[KernelShare, ...]:

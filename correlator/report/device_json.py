@@ -1,12 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profiles and their steps as plain values for JSON: integer nanoseconds, null for unknown."""
+"""Profiles and their steps as plain values for JSON: integer nanoseconds, null for unknown.
+
+A step may have a million segments. What is written to a file goes there as it is made: a step in
+a profile, and a segment in a step, is gone when the next one comes.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from collections.abc import Iterator
+from typing import IO, TYPE_CHECKING
 
 from gpucorrelate.correlator.kernels import decode
-from gpucorrelate.correlator.report import digest
 from gpucorrelate.correlator.report.json import Actors, Json, ledger_to_dict, segments_to_list
 
 if TYPE_CHECKING:
@@ -17,20 +22,103 @@ if TYPE_CHECKING:
         DeviceRunReport,
         DeviceStepReport,
         DeviceStepRow,
+        GapHost,
+        GapOp,
+        GapReturn,
         IdleGap,
         KernelShare,
+        RankSkew,
+        Skew,
         StepDevice,
         SyncShare,
     )
-    from gpucorrelate.correlator.report.values import Category, Ledger
+    from gpucorrelate.correlator.report.values import Category, Ledger, Segment
 
 RUN_SCHEMA = "gpucorrelate.profile.v1"
 STEP_SCHEMA = "gpucorrelate.profile-step.v1"
 STEP_ROW_SCHEMA = "gpucorrelate.profile-step-row.v1"
 
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+_indented = json.JSONEncoder(indent=2, allow_nan=False).encode
+
 
 def run_to_dict(run: DeviceRunReport, steps: Iterable[DeviceStepReport]) -> Json:
     """A whole profile with all its steps as plain values."""
+    return _whole(_run(run, ((step, step.segments) for step in steps)).items())
+
+
+def step_to_dict(step: DeviceStepReport) -> Json:
+    """One step as plain values."""
+    return _whole(_document(step, step.segments))
+
+
+def write_run(
+    run: DeviceRunReport,
+    steps: Iterable[tuple[DeviceStepReport, Iterable[Segment]]],
+    out: IO[str],
+) -> None:
+    """Writes a whole profile as one document: indented, but each step on a line of its own.
+
+    Args:
+        run: The profile.
+        steps: Its steps, each with its segments, which may be made as they are read.
+        out: An open text file.
+    """
+    separator = "{\n"
+    for key, value in _run(run, iter(steps)).items():
+        out.write(f'{separator}  "{key}": ')
+        if isinstance(value, Iterator):
+            _write_list(value, out, "\n    ", "\n  ")
+        else:
+            out.write(_indented(value).replace("\n", "\n  "))
+        separator = ",\n"
+    out.write("\n}\n")
+
+
+def write_step(step: DeviceStepReport, segments: Iterable[Segment], out: IO[str]) -> None:
+    """Writes one step as one document on one line."""
+    _write_pairs(_document(step, segments), out)
+    out.write("\n")
+
+
+def _write_list(values: Iterable[object], out: IO[str], before: str = "", end: str = "") -> None:
+    out.write("[")
+    separator = before
+    for value in values:
+        out.write(separator)
+        if isinstance(value, Iterator):
+            _write_pairs(value, out)
+        else:
+            out.write(_encode(value))
+        separator = f",{before}"
+    out.write(f"{end}]")
+
+
+def _write_pairs(pairs: Iterable[tuple[str, object]], out: IO[str]) -> None:
+    separator = "{"
+    for key, value in pairs:
+        out.write(f'{separator}"{key}":')
+        if isinstance(value, Iterator):
+            _write_list(value, out)
+        else:
+            out.write(_encode(value))
+        separator = ","
+    out.write("}")
+
+
+def _whole(pairs: Iterable[tuple[str, object]]) -> Json:
+    """A document of all that would be written as it is made."""
+    return {key: _listed(value) if isinstance(value, Iterator) else value for key, value in pairs}
+
+
+def _listed(values: Iterable[object]) -> list[object]:
+    return [_whole(one) if isinstance(one, Iterator) else one for one in values]
+
+
+def _run(
+    run: DeviceRunReport, steps: Iterator[tuple[DeviceStepReport, Iterable[Segment]]]
+) -> Json:
+    """A profile; its steps are yet to be made, each as its keys and values."""
     return {
         "schema": RUN_SCHEMA,
         "sources": list(run.sources),
@@ -54,18 +142,16 @@ def run_to_dict(run: DeviceRunReport, steps: Iterable[DeviceStepReport]) -> Json
         "by_category": _categories(run.by_category),
         "classes": _shares(run.classes),
         "top": _kernels(run.top),
-        "steps": [_step(step) for step in steps],
+        "skew": None if run.skew is None else _skew(run.skew),
+        "steps": (_step(step, segments) for step, segments in steps),
         "ledger": _ledger(run.ledger, run.device_ledger),
     }
 
 
-def step_to_dict(step: DeviceStepReport) -> Json:
-    """One step as plain values."""
-    return {
-        "schema": STEP_SCHEMA,
-        **_step(step),
-        "ledger": _ledger(step.ledger, step.device_ledger),
-    }
+def _document(step: DeviceStepReport, segments: Iterable[Segment]) -> Iterator[tuple[str, object]]:
+    yield "schema", STEP_SCHEMA
+    yield from _step(step, segments)
+    yield "ledger", _ledger(step.ledger, step.device_ledger)
 
 
 def step_row_to_dict(row: DeviceStepRow) -> Json:
@@ -88,9 +174,10 @@ def step_row_to_dict(row: DeviceStepRow) -> Json:
     }
 
 
-def _step(step: DeviceStepReport) -> Json:
+def _step(step: DeviceStepReport, segments: Iterable[Segment]) -> Iterator[tuple[str, object]]:
+    """Keys and values; the actors are known when the segments have been read."""
     actors = Actors()
-    return {
+    yield from {
         "step": step.step,
         "name": step.name or None,
         "process": step.process,
@@ -104,14 +191,19 @@ def _step(step: DeviceStepReport) -> Json:
             "doubts": list(step.verdict.doubts),
         },
         **_device(step.device),
-        "by_category": _categories(digest.by_category(step.segments)),
+        "by_category": _categories(step.by_category),
+        "communication": {
+            "length_ns": step.communication.length_ns,
+            "waited_ns": step.communication.waited_ns,
+        },
         "gaps": [_gap(gap) for gap in step.gaps],
-        "segments": [
+        "segments": (
             {key: value for key, value in one.items() if key != "phase"}
-            for one in segments_to_list(step.segments, actors)
-        ],
-        "actors": actors.table(),
-    }
+            for segment in segments
+            for one in segments_to_list((segment,), actors)
+        ),
+    }.items()
+    yield "actors", actors.table()
 
 
 def _device(device: StepDevice) -> Json:
@@ -149,16 +241,98 @@ def _sync(sync: SyncShare) -> Json:
 
 
 def _gap(gap: IdleGap) -> Json:
+    """An idle gap; its last five keys answer a question each."""
     return {
         "start_ns": gap.start_ns,
         "end_ns": gap.end_ns,
         "length_ns": gap.length_ns,
-        "stream": gap.stream,
-        "before": gap.before or None,
-        "after": gap.after,
-        "launch": gap.launch or None,
-        "launched_ns": gap.launched_ns,
+        "stream": gap.after.stream,
+        "before": gap.before.name,
+        "after": gap.after.name,
+        "launch": gap.after.launch,
+        "launched_ns": gap.after.launched_ns,
         "doing": dict(gap.doing),
+        "meanwhile": _shares(gap.meanwhile),
+        "launched_before": {**_gap_op(gap.before), "pending": gap.pending},
+        "host": None if gap.host is None else _host(gap.host),
+        "copies": [
+            {
+                "when": when,
+                **_gap_op(op),
+                "direction": op.direction,
+                "size_bytes": op.size_bytes,
+            }
+            for when, op in gap.copies
+        ],
+        "communication": [
+            {"when": when, **_gap_op(op), "waited_ns": op.waited_ns}
+            for when, op in gap.communication
+        ],
+        "corresponds": {
+            "completion": None if gap.completion is None else _completion(gap.completion),
+            "receive": None if gap.receive is None else _gap_op(gap.receive),
+            "launch": None if gap.after.launch is None else _gap_op(gap.after),
+        },
+    }
+
+
+def _gap_op(op: GapOp) -> Json:
+    return {
+        "operation": op.name,
+        "kind": op.kind,
+        "stream": op.stream,
+        "start_ns": op.start_ns,
+        "end_ns": op.end_ns,
+        "call": op.launch,
+        "called_ns": op.launched_ns,
+        "thread": op.thread,
+    }
+
+
+def _host(host: GapHost) -> Json:
+    return {
+        "thread": host.thread,
+        "in_calls_ns": host.in_calls_ns,
+        "between_calls_ns": host.between_calls_ns,
+        "waiting_ns": host.waiting_ns,
+        "communication_ns": host.communication_ns,
+        "calls": dict(host.calls),
+    }
+
+
+def _completion(one: GapReturn) -> Json:
+    return {
+        "call": one.call,
+        "returned_ns": one.returned_ns,
+        "operation": one.operation,
+        "ended_ns": one.ended_ns,
+    }
+
+
+def _skew(skew: Skew) -> Json:
+    return {
+        "collectives": skew.collectives,
+        "left_out": dict(skew.left_out),
+        "ranks": [_rank(one) for one in skew.ranks],
+        "steps": [
+            {
+                "step": one.step,
+                "collectives": one.collectives,
+                "off_ns": one.off_ns,
+                "ranks": [_rank(rank) for rank in one.ranks],
+            }
+            for one in skew.steps
+        ],
+    }
+
+
+def _rank(one: RankSkew) -> Json:
+    return {
+        "process": one.process,
+        "length_ns": one.length_ns,
+        "waited_ns": one.waited_ns,
+        "last": one.last,
+        "held_up_ns": one.held_up_ns,
     }
 
 

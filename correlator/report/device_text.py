@@ -6,23 +6,26 @@ from __future__ import annotations
 from collections import Counter
 from typing import IO, TYPE_CHECKING
 
-from gpucorrelate.correlator.report import digest, text_parts, units
+from gpucorrelate.correlator.report import text_parts, units
 from gpucorrelate.correlator.report.device_build import merged
-from gpucorrelate.correlator.report.names import clip
+from gpucorrelate.correlator.report.names import clip, clip_middle, width_of, wrap_items
 from gpucorrelate.correlator.report.page import BAD, HEAD, Page, TextOptions, bars
-from gpucorrelate.correlator.report.text_lists import Column, put_columns
+from gpucorrelate.correlator.report.text_lists import Column, fitting, put_columns
 from gpucorrelate.correlator.report.values import Category
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from gpucorrelate.correlator.report.device_values import (
         DeviceLedger,
         DeviceRunReport,
         DeviceStepReport,
         DeviceStepRow,
+        GapHost,
+        GapOp,
         IdleGap,
         KernelShare,
+        Skew,
         StepDevice,
     )
     from gpucorrelate.correlator.report.values import Segment
@@ -31,6 +34,10 @@ _WHOLE = "the whole trace"
 _HOST_NOTE = "host: a thread's own time; whether it had a CPU then was not recorded"
 _STEPS_SHOWN = 20
 _NAME = 44
+_GAP = "  "
+#: Columns of a list of steps that a narrow page does without, the first to go first.
+_LEAST_FIRST = ("GPU sum", "launches", "records", "")
+_LONGEST_NAME, _SHORTEST_NAME, _LONGEST_CALL = 60, 8, 26
 
 
 def render_run(run: DeviceRunReport, out: IO[str], options: TextOptions | None = None) -> None:
@@ -44,13 +51,13 @@ def render_run(run: DeviceRunReport, out: IO[str], options: TextOptions | None =
     page = Page(out, options or TextOptions())
     implied = all(row.implied for row in run.steps)
     steps = "no steps named" if implied else units.plural(len(run.steps), "step")
-    page.line(
-        ("profile ", HEAD),
+    page.wrapped(
+        [("profile ", HEAD)],
         f"of {units.duration(run.wall_ns)}: {steps}, "
         f"{units.plural(run.device_ledger.gpu_records, 'GPU record')}, "
         f"{units.plural(run.device_ledger.calls, 'API call')}",
     )
-    page.labelled("from", run.sources or ["unknown"])
+    page.worded("from", ", ".join(run.sources) or "unknown")
     for one in run.devices:
         page.worded(
             f"GPU {one.device}",
@@ -69,6 +76,7 @@ def render_run(run: DeviceRunReport, out: IO[str], options: TextOptions | None =
     bars(page, [(str(c), n) for c, n in run.by_category], _pairs(run.classes))
     page.heading("steps", _HOST_NOTE)
     render_steps(run.steps[:_STEPS_SHOWN], out, page.options, of=len(run.steps))
+    _skew(page, run.skew)
     _top(page, run.top, run.gpu_sum_ns)
     page.line()
     _ledger(page, run.device_ledger)
@@ -98,7 +106,7 @@ def render_steps(
         Column("path mostly", [_mostly(row) for row in rows], left=True),
         Column("name", [clip(_name(row), _NAME) for row in rows], left=True),
     ]
-    put_columns(page, columns, ["" for _ in rows])
+    put_columns(page, fitting(columns, page.width, _LEAST_FIRST), ["" for _ in rows])
     if of is not None and of > len(rows):
         page.line(f"{len(rows):,} of {of:,} steps; all: gpucorrelate steps --limit 0")
 
@@ -121,18 +129,27 @@ def render_step(
     page = Page(out, options or TextOptions())
     device = report.device
     name = _WHOLE if report.implied else report.name
-    page.line((f"step {report.step}", HEAD), f"  {clip(name, 60)}  {report.process}")
-    page.line(
-        f"wall {units.duration(report.wall_ns, 4)}   "
-        f"GPU busy {units.duration(device.gpu_busy_ns)}, "
-        f"{units.share(device.gpu_busy_ns, report.wall_ns)} (overlap once)   "
-        f"GPU sum {units.duration(device.gpu_sum_ns)} (all records)"
-    )
-    page.line(
+    title = f"step {report.step}"
+    room = page.width - len(title) - width_of(report.process) - 2 * len(_GAP)
+    name = clip(name, max(min(room, _LONGEST_NAME), _SHORTEST_NAME))
+    page.line((title, HEAD), f"{_GAP}{name}{_GAP}{report.process}")
+    for line in wrap_items(
+        [
+            f"wall {units.duration(report.wall_ns, 4)}",
+            f"GPU busy {units.duration(device.gpu_busy_ns)}, "
+            f"{units.share(device.gpu_busy_ns, report.wall_ns)} (overlap once)",
+            f"GPU sum {units.duration(device.gpu_sum_ns)} (all records)",
+        ],
+        page.width,
+        between="   ",
+    ):
+        page.line(line)
+    page.wrapped(
+        [],
         f"{units.plural(device.kernels, 'kernel')}, "
         f"{units.plural(device.copies, 'copy', 'copies')}, "
         f"{units.plural(device.fills, 'fill')} in {units.duration(device.gpu_span_ns)} "
-        f"from the first to the end of the last"
+        f"from the first to the end of the last",
     )
     page.worded("verdict", report.verdict.text)
     text_parts.check_sum(page, report.segments, report.start_ns, report.end_ns)
@@ -142,7 +159,7 @@ def render_step(
     )
     bars(
         page,
-        digest.by_category(report.segments),
+        report.by_category,
         [(what, length) for what, length in device.parts if length],
     )
     _margin(page, report.segments)
@@ -170,6 +187,7 @@ def _by_span(report: DeviceStepReport) -> list[tuple[str, int]]:
             what = str(one.category)
         else:
             what = "between calls" if one.span in ("", report.name) else one.span
+            what = clip_middle(what, _LONGEST_CALL)
         sums[what] += one.length_ns
     return sums.most_common()
 
@@ -205,23 +223,98 @@ def _calls(page: Page, device: StepDevice, wall_ns: int) -> None:
         f"over-wait {units.duration(sync.over_wait_ns)})"
         for sync in device.syncs
     ]
-    page.labelled("syncs", said or ["none recorded"])
+    page.worded("syncs", ", ".join(said) or "none recorded")
 
 
 def _gap(page: Page, label: str, gap: IdleGap) -> None:
-    """One idle gap: between what, launched when, and who had the path meanwhile."""
-    if gap.launched_ns is None:
-        launch = "launch not on record"
-    elif gap.launched_ns >= gap.start_ns:
-        launch = f"{gap.launch} {units.duration(gap.launched_ns - gap.start_ns)} into it"
-    else:
-        launch = f"{gap.launch} {units.duration(gap.start_ns - gap.launched_ns)} before it"
+    """One idle gap: between what, launched when, who had the path, and five questions answered."""
     doing = ", ".join(f"{what} {units.duration(length)}" for what, length in gap.doing[:3])
     page.worded(
         label,
-        f"{units.duration(gap.length_ns)} on {gap.stream} between {gap.before or 'nothing'} and "
-        f"{gap.after} ({launch}): {doing}",
+        f"{units.duration(gap.length_ns)} on {gap.after.stream} between {gap.before.name} and "
+        f"{gap.after.name} ({_launched(gap.after, gap.start_ns)}): {doing}",
     )
+    answers = [
+        f"launched before: {_launched(gap.before, gap.start_ns)}, {gap.pending:,} more pending",
+        _host(gap.host),
+        f"copies: {_each(gap.copies, _copy)}",
+        f"communication: {_each(gap.communication, _communication)}",
+        f"completion: {_completion(gap)}",
+        f"receive: {'none' if gap.receive is None else gap.receive.name}",
+    ]
+    page.worded("", "; ".join(answers))
+
+
+def _launched(op: GapOp, since_ns: int) -> str:
+    """``cudaLaunchKernel 2.61 ms into it``: the call that launched it, and when it began."""
+    if op.launched_ns is None:
+        return "launch not on record"
+    away = units.duration(abs(op.launched_ns - since_ns))
+    return f"{op.launch} {away} {'into' if op.launched_ns >= since_ns else 'before'} it"
+
+
+def _host(host: GapHost | None) -> str:
+    if host is None:
+        return "host: not known, the launch is not on record"
+    text = f"host: {units.duration(host.between_calls_ns)} between calls, "
+    text += f"{units.duration(host.in_calls_ns)} in calls"
+    if host.waiting_ns:
+        text += f" ({units.duration(host.waiting_ns)} waiting for the GPU)"
+    return f"{text}, {units.duration(host.communication_ns)} for communication"
+
+
+def _each(parts: Sequence[tuple[str, GapOp]], words: Callable[[GapOp], str]) -> str:
+    said = [f"{words(op)} {when}{'' if when == 'meanwhile' else ' it'}" for when, op in parts]
+    return ", ".join(said) or "none"
+
+
+def _copy(op: GapOp) -> str:
+    size = "size unknown" if op.size_bytes is None else units.plural(op.size_bytes, "byte")
+    return f"{op.direction or 'direction unknown'} of {size} on {op.stream}"
+
+
+def _communication(op: GapOp) -> str:
+    """How long it took, and whether for its transfer or for a sender that came late."""
+    length = units.duration(op.end_ns - op.start_ns)
+    if op.waited_ns is None:
+        return f"{op.name} {length} (transfer or waiting for others: not on record)"
+    return f"{op.name} {length} (at least {units.duration(op.waited_ns)} waiting for others)"
+
+
+def _completion(gap: IdleGap) -> str:
+    """What came back to the thread before it launched the next work."""
+    done = gap.completion
+    if done is None:
+        return "none before the launch"
+    away = units.duration(abs(done.returned_ns - gap.start_ns))
+    side = "into" if done.returned_ns >= gap.start_ns else "before"
+    return f"{done.call} of {done.operation} {away} {side} it"
+
+
+def _skew(page: Page, skew: Skew | None) -> None:
+    """Which processes held up the others in what all of them do together."""
+    if skew is None:
+        return
+    page.line()
+    if skew.collectives:
+        late = [
+            f"{one.process} began {one.last:,} last and held up the others for "
+            f"{units.duration(one.held_up_ns)}"
+            for one in skew.ranks
+            if one.last
+        ]
+        shown = late[: page.options.top] or ["none began later than moments may be off"]
+        off_ns = max(step.off_ns for step in skew.steps)
+        page.worded(
+            "late ranks",
+            f"of {units.plural(skew.collectives, 'collective')} whose kernels end within "
+            f"{units.duration(off_ns)} of each other: {', '.join(shown)}",
+        )
+    else:
+        page.worded("late ranks", "unknown: no collective is seen to be that of several processes")
+    left = [f"{n:,} {reason}" for reason, n in skew.left_out]
+    if left:
+        page.worded("", f"communication kernels that were not compared: {', '.join(left)}")
 
 
 def _top(page: Page, top: Sequence[KernelShare], whole_ns: int) -> None:
@@ -233,7 +326,7 @@ def _top(page: Page, top: Sequence[KernelShare], whole_ns: int) -> None:
         f"{units.plural(one.count, 'time')})"
         for one in rows
     ]
-    page.labelled("longest", said)
+    page.worded("longest", ", ".join(said))
 
 
 def _ledger(page: Page, counts: DeviceLedger) -> None:
@@ -253,7 +346,7 @@ def _ledger(page: Page, counts: DeviceLedger) -> None:
         )
     if counts.launches_without_record:
         items.append(f"{counts.launches_without_record:,} launching calls without a GPU record")
-    page.labelled("GPU records", items, between="; ")
+    page.worded("GPU records", "; ".join(items))
     wrong = [
         (counts.invalid, "GPU records with times that cannot be, left out"),
         (counts.calls_invalid, "API calls with times that cannot be, left out"),

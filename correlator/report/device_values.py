@@ -60,22 +60,104 @@ class StepDevice:
 
 
 @dataclass(frozen=True)
+class GapOp:
+    """An operation at an idle gap."""
+
+    name: str  # a kernel's short name, or what is copied or filled
+    kind: str  # "kernel", "copy", "fill"
+    stream: str
+    start_ns: int
+    end_ns: int
+    direction: str | None  # of a copy: "HTOD"; None unknown, or no copy
+    size_bytes: int | None  # of a copy or fill; None unknown
+    launch: str | None  # the call that launched it; None not on record
+    launched_ns: int | None  # when that call began
+    thread: str | None  # who called
+    waited_ns: int | None  # of communication: at least so long for other processes; None unknown
+
+
+@dataclass(frozen=True)
+class GapHost:
+    """What the thread did during an idle gap whose launch ended it."""
+
+    thread: str
+    in_calls_ns: int  # in calls of the API
+    between_calls_ns: int  # in code that a profile does not tell apart, Python or not
+    waiting_ns: int  # of the time in calls: until what they waited for was done
+    communication_ns: int  # of the time in calls: launching communication, or waiting for it
+    calls: tuple[tuple[str, int], ...]  # the time in calls by name, the longest first
+
+
+@dataclass(frozen=True)
+class GapReturn:
+    """A wait for a device that ended in an idle gap: its caller could go on then."""
+
+    call: str
+    returned_ns: int
+    operation: str  # what it waited for
+    ended_ns: int  # when that ended
+
+
+@dataclass(frozen=True)
 class IdleGap:
     """A stretch in which none of a step's operations ran though later ones were to come."""
 
     start_ns: int
     end_ns: int
-    stream: str  # of the operation that ended it
-    before: str  # the operation that ended last before it
-    after: str  # the one that ended it
-    launch: str  # the call that launched that; "" not on record
-    launched_ns: int | None  # when that call began
+    before: GapOp  # the operation that ended last before it
+    after: GapOp  # the one that ended it
+    pending: int  # operations of the step that were launched when it began, and had not begun
+    host: GapHost | None  # None: who launched what ended it is not on record
+    copies: tuple[tuple[str, GapOp], ...]  # "before" it, "meanwhile" by other steps, or "after"
+    communication: tuple[tuple[str, GapOp], ...]  # likewise
+    meanwhile: tuple[KernelShare, ...]  # what ran of other steps by class, cut to the gap
+    completion: GapReturn | None  # the last wait that ended in it before the launch; None: none
+    receive: GapOp | None  # the communication that had to end before the next work; None: none
     doing: tuple[tuple[str, int], ...]  # who held the path meanwhile with what, the longest first
 
     @property
     def length_ns(self) -> int:
         """Length of the gap."""
         return self.end_ns - self.start_ns
+
+
+@dataclass(frozen=True)
+class PathCommunication:
+    """Communication kernels on a step's path, which run while they wait for others as well."""
+
+    length_ns: int  # of the path, own work only
+    waited_ns: int | None  # at least so much of it for other processes; None unknown
+
+
+@dataclass(frozen=True)
+class RankSkew:
+    """One process in the collectives that it has in common with others."""
+
+    process: str
+    length_ns: int  # total of its kernels
+    waited_ns: int  # of it at least: for those that began later
+    last: int  # how many it began last, by more than the moments may be off
+    held_up_ns: int  # how long at least the first of the others waited in those
+
+
+@dataclass(frozen=True)
+class StepSkew:
+    """Collectives of the steps of one number, across processes."""
+
+    step: int
+    collectives: int  # compared
+    off_ns: int  # ends of the same collective are at most so far apart
+    ranks: tuple[RankSkew, ...]  # by process
+
+
+@dataclass(frozen=True)
+class Skew:
+    """Who came late to what all processes do together."""
+
+    collectives: int  # compared
+    left_out: tuple[tuple[str, int], ...]  # communication kernels that were not, by reason
+    ranks: tuple[RankSkew, ...]  # over all steps, who held up the others longest first
+    steps: tuple[StepSkew, ...]
 
 
 @dataclass(frozen=True)
@@ -117,7 +199,9 @@ class DeviceStepReport:
     end_ns: int
     implied: bool  # the trace has no steps: it is all of it
     segments: tuple[Segment, ...]  # tile start_ns..end_ns
+    by_category: tuple[tuple[Category, int], ...]  # of its path, the longest first
     device: StepDevice
+    communication: PathCommunication
     gaps: tuple[IdleGap, ...]  # the longest idle ones
     verdict: Verdict
     device_ledger: DeviceLedger
@@ -177,6 +261,7 @@ class DeviceRunReport:
     top: tuple[KernelShare, ...]
     device_ledger: DeviceLedger
     ledger: Ledger
+    skew: Skew | None  # None: of one process there is none
     by_category: tuple[tuple[Category, int], ...] = field(default=())  # summed over steps' paths
 
     @property

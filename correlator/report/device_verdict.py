@@ -5,14 +5,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpucorrelate.correlator.report import digest, units
+from gpucorrelate.correlator.report import units
 from gpucorrelate.correlator.report.values import Category, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpucorrelate.correlator.report.device_values import DeviceLedger, StepDevice
-    from gpucorrelate.correlator.report.values import Segment
+    from gpucorrelate.correlator.report.device_values import (
+        DeviceLedger,
+        PathCommunication,
+        StepDevice,
+    )
 
 _UNKNOWN = (Category.UNOBSERVED, Category.UNEXPLAINED)
 #: What each part of the path means for the step as a whole.
@@ -27,15 +30,27 @@ _MEANS = {
 }
 
 
+#: A smaller part of the path is not worth a word in the sentence.
+_TENTH = 10
+
+
 def of(
-    segments: Sequence[Segment], device: StepDevice, ledger: DeviceLedger, wall_ns: int
+    sums: Sequence[tuple[Category, int]],
+    did: tuple[StepDevice, PathCommunication],
+    ledger: DeviceLedger,
+    wall_ns: int,
 ) -> Verdict:
     """The verdict on a step.
 
     Withheld where the lead of the largest part over the next is no more than what is unknown, or
     than what records that were left out could have covered.
+
+    Args:
+        sums: Its path by category, the longest first.
+        did: What devices did in it, and the communication on its path.
+        ledger: What became of every record.
+        wall_ns: Its length.
     """
-    sums = digest.by_category(segments)
     unknown_ns = sum(length for category, length in sums if category in _UNKNOWN)
     ranked = [pair for pair in sums if pair[0] not in _UNKNOWN][:2]
     if not ranked:
@@ -51,8 +66,22 @@ def of(
     if left_out and lead * ledger.gpu_records <= 2 * left_out * wall_ns:
         why = f"{left_out:,} GPU records are invalid or joined by an id that several calls have"
         return Verdict(f"no verdict: {why}", (), None, unknown_ns, (why,))
+    device, communication = did
     means = _MEANS.get(largest, f"the path is {{share}} {largest}")
-    text = means.format(share=units.share(length, wall_ns))
+    if largest is Category.GPU and communication.length_ns * 2 > length:
+        means = "communication-bound: the path is {share} the step's own GPU work"
+    text = means.format(share=units.share(length, wall_ns)) + _waiting(communication, wall_ns)
     busy = dict(device.parts).get("own GPU work", 0)
     text += f"; its own GPU work fills {units.share(busy, wall_ns)} of the step"
     return Verdict(text, (), None, unknown_ns, ())
+
+
+def _waiting(communication: PathCommunication, wall_ns: int) -> str:
+    """What of the path may be, or was, waiting for other processes on the device."""
+    if communication.length_ns * _TENTH < wall_ns:
+        return ""
+    text = f"; {units.share(communication.length_ns, wall_ns)} is communication kernels, which run"
+    text += " while they wait for other processes too"
+    if communication.waited_ns is None:
+        return f"{text} (how long is not on record)"
+    return f"{text} (at least {units.duration(communication.waited_ns)} of it)"

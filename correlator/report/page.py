@@ -122,9 +122,17 @@ class Page:
         self._console.print(text, no_wrap=True, overflow="ignore", crop=False)
 
     def heading(self, title: str, note: str = "") -> None:
-        """A blank line, a title and what it is about."""
+        """A blank line, a title and what it is about, below it where it does not fit beside."""
         self.line()
-        self.line((title, HEAD), (f"  {note}" if note else "", ""))
+        self.titled(title, note)
+
+    def titled(self, title: str, note: str = "") -> None:
+        """The same without the blank line."""
+        if not note or width_of(title) + len(_INDENT) + width_of(note) <= self.width:
+            self.line((title, HEAD), f"{_INDENT}{note}")
+            return
+        self.line((title, HEAD))
+        self.wrapped([_INDENT], note)
 
     def labelled(
         self, label: str, items: Iterable[str], style: str = "", between: str = ", "

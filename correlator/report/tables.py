@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 from gpucorrelate.correlator import tables as made
 from gpucorrelate.correlator.report import units
 from gpucorrelate.correlator.report.page import DIM, Page, TextOptions
-from gpucorrelate.correlator.report.text_lists import Column, put_columns
+from gpucorrelate.correlator.report.text_lists import Column, fitting, put_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -40,6 +40,8 @@ TITLES = {
 _COUNTS = {made.API: "Num Calls", made.KERNELS: "Instances", made.OS: "Num Calls"}
 _OPERATIONS = (made.MEM_TIME, made.MEM_SIZE)
 _SIZE_COLUMNS = ("Bytes (%)", "Total (MB)", "Count", "From (B)", "To (B)", "Operation")
+#: Columns of a table that a narrow page does without, the first to go first.
+_LEAST_FIRST = ("StdDev", "Min", "Avg", "Max")
 _PLURALS = {"kernel": "kernels", "copy": "copies", "fill": "fills"}
 
 _MB = 1_000_000
@@ -261,7 +263,7 @@ def render_tables(
     for at, name in enumerate(tables.names):
         if at:
             page.line()
-        page.line((name, "bold"), f"  {TITLES[name]}")
+        page.titled(name, TITLES[name])
         if name == made.SIZES:
             _put_sizes(page, tables.sizes or ())
         else:
@@ -301,7 +303,8 @@ def _text_columns(page: Page, table: StatTable, rows: Sequence[Row]) -> list[Col
         numbers.insert(0, Column("Time", shares))
     # What a kernel returns says nothing, and the end of its name little: parameters.
     names = [row.name.removeprefix("void ") for row in rows]
-    return [*numbers, Column(columns(table)[-1], names, left=True)]
+    found = [*numbers, Column(columns(table)[-1], names, left=True)]
+    return fitting(found, page.width, _LEAST_FIRST)
 
 
 def _put_sizes(page: Page, found: Sequence[CopySizes]) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _GAP = "  "
 _NARROWEST_ID = 16
+_NARROWEST_NAME = 12
 # Below this width the time of day gives way to what took long.
 _WITH_TIMES = 96
 
@@ -50,6 +51,23 @@ def put_columns(page: Page, columns: Sequence[Column], styles: Sequence[str]) ->
     for i, style in enumerate(styles):
         cells = [c.put(c.cells[i], w) for c, w in zip(columns, widths, strict=True)]
         page.line((_GAP.join(cells), style))
+
+
+def fitting(columns: Sequence[Column], width: int, least_first: Sequence[str]) -> list[Column]:
+    """Without columns of little weight, until the last one has some room.
+
+    Args:
+        columns: The columns.
+        width: Cells there are.
+        least_first: Titles of those that can be done without, the first to go first.
+    """
+    kept = list(columns)
+    for title in least_first:
+        taken = sum(column.width + len(_GAP) for column in kept[:-1])
+        if taken + min(kept[-1].width, _NARROWEST_NAME) <= width:
+            break
+        kept = [column for column in kept if column.title != title]
+    return kept
 
 
 def _mostly(pairs: Sequence[tuple[str, int]], whole_ns: int) -> str:

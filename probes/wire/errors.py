@@ -18,6 +18,7 @@ GpucorrelateError                 base; carries an exit code and a hint
 +-- DaemonError                   the daemon: absent, unreachable, refusing
 |   +-- DaemonUnreachableError    nothing listens on the control socket
 |   +-- ControlError              the daemon answered with an error
++-- OutOfMemoryError              more than fits into the memory that is free
 +-- NotFoundError                 no such request, step or session
 +-- UsageError                    what the caller asked makes no sense
 
@@ -135,6 +136,10 @@ class ControlError(DaemonError):
     def __init__(self, message: str, *, hint: str = "", exit_code: int = EXIT_FAILED) -> None:
         super().__init__(message, hint=hint)
         self.exit_code = exit_code
+
+
+class OutOfMemoryError(GpucorrelateError):
+    """What was asked needs more memory than there is."""
 
 
 class NotFoundError(GpucorrelateError):

@@ -4,12 +4,17 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
+import re
 import sqlite3
+from pathlib import Path
 
 import pytest
 
-from gpucorrelate.cli import main
+from gpucorrelate.cli.options import Source
+from gpucorrelate.cli.source import open_run
+from gpucorrelate.correlator.report import device_json
 
 PID = 4711
 
@@ -49,18 +54,6 @@ EVENTS = [
 def write(path, events, **more):
     path.write_text(json.dumps({"traceEvents": events, "baseTimeNanoseconds": 10**18, **more}))
     return path
-
-
-@pytest.fixture
-def run(capfd):
-    """Runs a command line; its exit code, standard output and standard error."""
-
-    def go(*args):
-        code = main.run([str(one) for one in args])
-        shown = capfd.readouterr()
-        return code, shown.out, shown.err
-
-    return go
 
 
 @pytest.fixture
@@ -289,3 +282,109 @@ def test_invalid_times_and_repeated_ids_are_counted(run, tmp_path):
     assert (ledger["gpu_records"], ledger["invalid"]) == (5, 1)
     assert (ledger["clamped"], ledger["repeated_ids"]) == (1, 1)
     assert ledger["assigned"] + sum(ledger["unassigned"].values()) + ledger["invalid"] == 5
+
+
+def _rank(rank):
+    """Two steps of a rank: a copy that is waited for, and a collective to which rank 1 is late."""
+    late = 40 * rank
+    nccl = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
+    events = [
+        step(1, 1000, 200),
+        event("cuda_runtime", "cudaMemcpyAsync", 1010, 5, 1),
+        event("gpu_memcpy", "Memcpy DtoH (Device -> Pinned)", 1020, 10, 1, bytes=64),
+        event("cuda_runtime", "cudaStreamSynchronize", 1016, 16, 2),
+        *launch(1060 + late, 1070 + late, 90 - late, 3, nccl),
+        *launch(1110, 1170, 10, 4),
+        step(2, 1200, 100),
+        *launch(1210, 1220, 50, 5),
+    ]
+    return {"events": events, "distributedInfo": {"rank": rank}}
+
+
+@pytest.fixture
+def two_ranks(run, tmp_path):
+    """A recording of two ranks."""
+    out = tmp_path / "ranks.gpcf"
+    files = [write(tmp_path / f"rank{rank}.json", **_rank(rank)) for rank in range(2)]
+    assert run("import", *files, "-o", out)[0] == 0
+    return out
+
+
+def test_a_profile_is_written_as_it_is_made(two_ranks):
+    devices = open_run(Source(two_ranks, "", None)).devices
+    out = io.StringIO()
+
+    def parts():
+        for i in range(len(devices.steps)):
+            assert out.getvalue().count('"segments"') == i
+            report, segments = devices.parts(i)
+            assert report.segments == ()
+            yield report, watched(segments)
+
+    def watched(segments):
+        before = out.getvalue().count('"slack_ns"')
+        for k, one in enumerate(segments):
+            assert out.getvalue().count('"slack_ns"') == before + k
+            yield one
+
+    device_json.write_run(devices.whole(), parts(), out)
+    found = json.loads(out.getvalue())
+    assert found == json.loads(
+        json.dumps(device_json.run_to_dict(devices.whole(), devices.reports()))
+    )
+    assert [len(one["segments"]) > 0 for one in found["steps"]] == [True] * 4
+    lines = [line for line in out.getvalue().splitlines() if '"segments"' in line]
+    assert [json.loads(line.rstrip(","))["step"] for line in lines] == [1, 2, 1, 2]
+
+
+def test_who_came_late_is_in_text_and_json(run, two_ranks):
+    found = json.loads(run("report", "--format", "json", two_ranks)[1])
+    assert found["skew"]["ranks"] == [
+        {"process": "rank 1", "length_ns": 50_000, "waited_ns": 0, "last": 1,
+         "held_up_ns": 40_000},
+        {"process": "rank 0", "length_ns": 90_000, "waited_ns": 40_000, "last": 0,
+         "held_up_ns": 0},
+    ]  # fmt: skip
+    assert "rank 1 began 1 last and held up the others for 40.0 us" in " ".join(
+        run("report", two_ranks)[1].split()
+    )
+
+
+#: What is below these is described in another page.
+_ELSEWHERE = {"segments", "actors", "lines"}
+#: What is below these are words and not keys.
+_WORDS = {"parts", "by_category", "unassigned", "left_out", "doing", "calls"}
+
+
+def _keys(value):
+    """Every key of a document, but for words."""
+    for one in value if isinstance(value, list) else ():
+        yield from _keys(one)
+    for key, inner in value.items() if isinstance(value, dict) else ():
+        yield key
+        if key not in _ELSEWHERE and key not in _WORDS:
+            yield from _keys(inner)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("report",),
+        ("report", "--step", 1, "--process", "rank 0"),
+        ("steps", "--limit", 1),
+        ("compare", None),
+        ("tables",),
+    ],
+    ids=lambda args: args[0],
+)
+def test_every_key_of_a_profile_is_documented(run, two_ranks, args):
+    args = [two_ranks if one is None else one for one in args]
+    code, out, _ = run(*args, "--format", "json", two_ranks)
+    assert code == 0
+    found = json.loads(out)
+    page = (Path(__file__).parents[2] / "docs/import.md").read_text(encoding="utf-8")
+    keys = set(_keys(found)) - {"schema"}
+    assert [key for key in sorted(keys) if not re.search(rf"`{key}(\[\])?`", page)] == []
+    assert f"`{found['schema']}`" in page
+    if args[0] == "report":
+        assert {"copies", "communication", "completion", "size_bytes", "waited_ns"} <= keys

@@ -7,7 +7,6 @@ import json
 
 import pytest
 
-from gpucorrelate.cli import main
 from gpucorrelate.cli.select import REQUEST_KEYS, STEP_KEYS
 from tests.unit.synth import Recording
 from tests.unit.test_requests import recording
@@ -23,18 +22,6 @@ def save(made: Recording, path, end_ns=60_000_000):
 def file(tmp_path_factory):
     """A recording of one request and forty steps."""
     return save(recording(40), tmp_path_factory.mktemp("recording") / "r.gpcf")
-
-
-@pytest.fixture
-def run(capfd):
-    """Runs a command line; its exit code, standard output and standard error."""
-
-    def go(*args):
-        code = main.run([str(one) for one in args])
-        shown = capfd.readouterr()
-        return code, shown.out, shown.err
-
-    return go
 
 
 def test_a_summary_comes_without_being_asked_for(run, file):

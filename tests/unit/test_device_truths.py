@@ -15,6 +15,7 @@ import pytest
 from gpucorrelate.correlator import device_steps
 from gpucorrelate.correlator import states as states_
 from gpucorrelate.correlator.device_steps import Assigned
+from gpucorrelate.correlator.report.build import Run
 from gpucorrelate.correlator.search import busy_union_ns
 from gpucorrelate.correlator.states import CATEGORIES
 from gpucorrelate.correlator.walk import LegSpec, Walker
@@ -22,6 +23,8 @@ from gpucorrelate.probes.wire.schema import GpuOpKind, SyncKind, WaitFlag, WaitK
 from tests.unit.synth import Recording
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gpucorrelate.correlator.states import States
 
 NONE = (1 << 64) - 1
@@ -101,6 +104,9 @@ class TimeLine(Recording):
 
     def states(self) -> States:
         return states_.build(self.capture(end_ns=ns(self.end)))
+
+    def run(self) -> Run:
+        return Run.of(self.capture(end_ns=None))
 
 
 def us(moment: int) -> float:
@@ -681,6 +687,74 @@ def test_a_kernel_without_a_launch_between_two_of_a_step_is_that_steps() -> None
     found = path(line, 0, 200, (7, 152))
     assert by_category(found)["gpu"] == 80 + 48 + 48
     assert found[0] == (0, 15, "host", "A")
+
+
+# --- several processes --------------------------------------------------------------------
+
+
+def ranks(line: TimeLine, host: Sequence[float], gpu: Sequence[float], *, number: int = 1,
+          at: float = 0, ahead: Sequence[float] = ()) -> TimeLine:  # fmt: skip
+    """A step of each rank that ends with one collective, 50 us after the last came to it.
+
+    Rank ``i`` launches the collective ``host[i]`` us late, and the kernel before it takes
+    ``gpu[i]`` us longer. Its clock is ``ahead[i]`` us ahead.
+    """
+    came = [max(122 + b, 37 + a) for a, b in zip(host, gpu, strict=True)]
+    for rank, (late, longer) in enumerate(zip(host, gpu, strict=True)):
+        by, pid, zero = 3 + rank, 100 + rank, at + (ahead[rank] if ahead else 0)
+        line.add("stream", 1, stream=by, tgid=pid, producer="import", role=f"rank {rank}")
+        line.add("worker_step", by, step=number, tid=pid, phase=int(WorkerPhase.EXECUTE),
+                 start_ns=ns(zero), end_ns=ns(zero + 36 + late))  # fmt: skip
+        for name, called, start, end in (
+            ("sgemm", 10, 20, 120 + longer),
+            ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 30 + late, came[rank], max(came) + 50),
+        ):
+            call = line.call("", "cudaLaunchKernel", zero + called, zero + called + 5,
+                             pid=pid, by=by, tid=pid)  # fmt: skip
+            line.add("gpu_op", by, pid=pid, device=rank, gpu_stream=7, op=1, correlation=call,
+                     name=name, start_ns=ns(zero + start), end_ns=ns(zero + end))  # fmt: skip
+    return line
+
+
+EVEN = [0.0] * 8
+#: Rank 5 comes late: 315 us after the others, or 400.
+LATE = [0.0, 0.0, 0.0, 0.0, 0.0, 400.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("host", "gpu", "late_ns", "path"),
+    [
+        (LATE, EVEN, 315_000, {"host": 435, "launch-gap": 2, "gpu": 50}),
+        (EVEN, LATE, 400_000, {"host": 15, "launch-gap": 5, "gpu": 550, "queue-gap": 2}),
+    ],
+    ids=["host", "gpu"],
+)
+def test_of_eight_ranks_the_last_to_a_collective_holds_up_the_others(
+    host: list[float], gpu: list[float], late_ns: int, path: dict[str, float]
+) -> None:
+    devices = ranks(TimeLine(2_000), host, gpu).run().devices
+    reports = list(devices.reports())
+    assert [one.process for one in reports] == [f"rank {i}" for i in range(8)]
+    for report in reports:
+        found = {str(category): length / 1_000 for category, length in report.by_category}
+        told, text = report.communication, report.verdict.text
+        if report.process == "rank 5":
+            assert found == path
+            assert (told.length_ns, told.waited_ns) == (50_000, 0)
+            assert text.startswith("host-bound: " if host is LATE else "GPU-bound: ")
+            continue
+        # No path leads to another process: its lateness is work of the waiting one's device.
+        waiting = 150 + late_ns / 1_000
+        assert found == {"host": 15, "launch-gap": 5, "gpu": waiting, "queue-gap": 2}
+        assert (told.length_ns, told.waited_ns) == (50_000 + late_ns, late_ns)
+        assert text.startswith("communication-bound: ")
+        assert f"wait for other processes too (at least {late_ns // 1000} us of it)" in text
+    skew = devices.whole().skew
+    assert skew is not None
+    assert (skew.collectives, skew.left_out) == (1, ())
+    last, *others = skew.ranks
+    assert (last.process, last.last, last.held_up_ns) == ("rank 5", 1, late_ns)
+    assert all((one.last, one.waited_ns) == (0, late_ns) for one in others)
 
 
 # --- host threads -------------------------------------------------------------------------

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import json
 import statistics
@@ -15,7 +16,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpucorrelate.cli import main
 from gpucorrelate.correlator import tables as made
 from gpucorrelate.correlator.report import tables as report
 from gpucorrelate.correlator.report.page import TextOptions
@@ -403,15 +403,9 @@ def _save(made_, path):
 
 
 @pytest.fixture
-def run(capfd):
-    """Runs a command line; its exit code, standard output and standard error."""
-
-    def go(*args):
-        code = main.run(["tables", *map(str, args)])
-        got = capfd.readouterr()
-        return code, got.out, got.err
-
-    return go
+def run(run):
+    """Runs the command; its exit code, standard output and standard error."""
+    return functools.partial(run, "tables")
 
 
 def test_all_tables_come_without_a_name_and_what_is_not_there_is_said(run, file):
