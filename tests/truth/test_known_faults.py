@@ -22,17 +22,16 @@ from gpucorrelate.correlator.report.values import (
     StepReport,
 )
 from gpucorrelate.probes.wire.schema import QueueOp, WaitFlag, WaitKind
-from tests.truth.synthetic.check import Score, check_request, correlate, simulate
+from tests.truth.synthetic.check import Score, check, check_request, correlate, simulate
 from tests.truth.synthetic.loss import Lose, Sieve
 from tests.truth.synthetic.machine import MS, ZERO
+from tests.truth.synthetic.options import DeviceOptions, Options
 from tests.truth.synthetic.truth import Truth
 from tests.truth.test_synthetic import ARRIVED_LATE, HARD, Judged
 from tests.unit.synth import API, CORE, WORKER, Recording
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from tests.truth.synthetic.options import Options
 
 US = 1_000
 ALSO, THIRD = CORE + 1, CORE + 2
@@ -213,6 +212,14 @@ def test_where_an_agents_records_were_lost_its_devices_order_is_not_believed() -
             check_request(score, report, engine, truth, lossy=True)
         wrong |= {m.product.split("'")[1] for m in score.mismatches}
     assert "launch-gap" not in wrong
+
+
+@known("a launch that waits for room in a full queue is told as the caller's work: nothing says "
+       "that the queue is full but how many launches have not ended")  # fmt: skip
+def test_a_launch_that_waits_for_room_in_the_queue_is_not_the_callers_work() -> None:
+    device = DeviceOptions(kernels=40, kernel=30, queue=8)
+    for seed in range(3):
+        assert not check(Options(seed=seed, depth=2, copier=True, device=device)).mismatches
 
 
 @known("up to a tenth that is unknown is never held against a "

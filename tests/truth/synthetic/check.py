@@ -13,7 +13,7 @@ from gpucorrelate.correlator.report.build import Run
 from gpucorrelate.correlator.report.values import Category
 from gpucorrelate.probes.wire.frame import read_frames
 from tests.truth.synthetic.device import Op
-from tests.truth.synthetic.engine import Asked, Engine
+from tests.truth.synthetic.engine import Engine
 from tests.truth.synthetic.records import Recorder
 from tests.truth.synthetic.truth import Path, Truth
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tests.truth.synthetic.loss import Sieve
     from tests.truth.synthetic.options import Options
     from tests.truth.synthetic.truth import Stretch, Who
+    from tests.truth.synthetic.workload import Asked
 
 #: Faults of the product that are known, each with a test of its own that fails until it is mended:
 #: while it is not, what it makes differ is not compared here.

@@ -9,6 +9,7 @@ waits for it simply returns then.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from gpucorrelate.correlator.report.values import Category
@@ -64,17 +65,30 @@ class Device:
         self._held: list[tuple[Any, ...]] = []
         self.last: dict[int, Op] = {}
         self.told: dict[int, Op] = {}  # what a stream was told to wait for
+        self.queued: deque[Op] = deque()
         self.ids = 0
         self.step = 0
 
     def __bool__(self) -> bool:
         return bool(self.options)
 
-    def _call(self, thread: Thread, name: str, start: int, end: int) -> int:
-        """A call that is over; the thread had a CPU all along."""
+    def _room(self, moment: int) -> Op | None:
+        """Of a full launch queue the operation whose end makes room in it."""
+        queued = self.queued
+        while queued and queued[0].end <= moment:
+            queued.popleft()
+        return queued[-self.options.queue] if len(queued) >= self.options.queue else None
+
+    def _call(
+        self, thread: Thread, name: str, start: int, end: int, room: Op | None = None
+    ) -> int:
+        """A call that is over; the thread had a CPU all along, but may have waited for room."""
         self.ids += 1
         self.machine.records.call(thread, name, self.ids, start, end)
         before, thread.span = thread.span, name
+        if room is not None:
+            thread.add(Did.DEVICE, start, room.end, moment=room.end, source=room)
+            start = room.end
         thread.add(Did.RUN, start, end)
         thread.span = before
         return self.ids
@@ -95,6 +109,8 @@ class Device:
         op.start = ready + self.machine.some(1, 3)
         op.end = op.start + length
         self.last[stream] = op
+        if self.options.kernels:
+            self.queued.append(op)
         copied = (4, int(CopyKind.DTOH)) if kind == _MEMCPY else (0, 0)
         row = (self.process.pid, self.number, 1, stream, kind, name, call, 1 if node else 0, node,
                op.start, op.end, *copied)  # fmt: skip
@@ -129,7 +145,9 @@ class Device:
             start = at + some(0.3, options.launch / 2)
             thread.add(Did.RUN, at, start)
             at = start + some(options.launch / 2, options.launch)
-            call = self._call(thread, "cudaLaunchKernel", start, at)
+            room = self._room(start)
+            at += max(0, room.end - start) if room is not None else 0
+            call = self._call(thread, "cudaLaunchKernel", start, at, room)
             self._op(thread, MAIN, _KERNELS[k % 4], at, self._length(mean), call)
         if options.graph:
             start = at + some(0.3, 3)

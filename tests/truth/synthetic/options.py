@@ -60,6 +60,7 @@ class DeviceOptions:
     kernel: float = 20
     per_token: float = 0.2
     launch: float = 4
+    queue: int = 1_024  # launches that wait; a call that finds so many waits for room
     spread: float = 0.5  # how much lengths of operations vary
     over: float = 6  # from the end of what a call waited for to its return
     copy_stream: bool = True  # results are copied on a stream that waits for an event
@@ -103,6 +104,5 @@ class Options:
     device: DeviceOptions = field(default_factory=DeviceOptions)
     clock: ClockOptions | None = None  # None: devices tell CLOCK_MONOTONIC
     rates: Rates = field(default_factory=Rates)
-    helpers: bool = False  # threads that take each process's locks now and then
     flush_ns: int = 20_000_000
     truth: bool = True  # remember what is needed to explain

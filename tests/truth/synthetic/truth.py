@@ -23,7 +23,8 @@ from tests.truth.synthetic.machine import Did, Piece, Stranger, Thread
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tests.truth.synthetic.engine import Asked, Engine
+    from tests.truth.synthetic.engine import Engine
+    from tests.truth.synthetic.workload import Asked
 
 Who = Thread | Stranger | None
 
