@@ -110,6 +110,9 @@ def run(args: list[str]) -> int:
         name = f"{exc.filename}: " if exc.filename is not None else ""
         code = _OS_ERRORS.get(exc.errno or 0, EXIT_FAILED)
         return _say(f"{name}{exc.strerror or exc}", "", code, exc)
+    except MemoryError as exc:
+        hint = "use a machine with more memory, or a recording of a shorter time"
+        return _say("this needs more memory than there is", hint, EXIT_FAILED, exc)
     except Exception as exc:  # noqa: BLE001 - whatever it is, the user gets a line and not a stack
         return _unexpected(exc)
 

@@ -364,3 +364,14 @@ def test_a_recording_that_may_not_be_read_is_one_line(file, tmp_path):
     assert code in (4, 7), text
     assert "Permission denied" in text
     assert len(text.splitlines()) <= 2
+
+
+def test_too_little_memory_is_no_bug(monkeypatch, capsys):
+    def invoke(_args):
+        raise MemoryError
+
+    monkeypatch.setattr(app, "invoke", invoke)
+    assert main.run(["report"]) == 1
+    said = capsys.readouterr().err
+    assert "more memory than there is" in said
+    assert "bug" not in said
