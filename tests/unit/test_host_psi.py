@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pressure: files as kernels write them, files of garbage, triggers."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpucorrelate.probes.host import psi
+from gpucorrelate.probes.host.reading import Missing, Nature
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: Linux 4.20 to 5.12: no ``full`` for the CPU.
+OLD_CPU = "some avg10=1.50 avg60=0.42 avg300=0.11 total=123456\n"
+#: Since 5.13, on the machine: a ``full`` that is always zero.
+NEW_CPU = OLD_CPU + "full avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
+MEMORY = (
+    "some avg10=99.99 avg60=12.00 avg300=3.05 total=9000000\n"
+    "full avg10=0.01 avg60=0.00 avg300=0.00 total=8000001\n"
+)
+#: Since 6.1, where interrupts are counted: ``full`` only.
+IRQ = "full avg10=0.00 avg60=0.10 avg300=0.20 total=77\n"
+
+
+def values(text: str, resource: str, *, machine: bool = False) -> dict[str, int]:
+    parsed = psi.parse_pressure(text, resource, machine=machine)
+    assert parsed.problems == ()
+    return {item.metric.name: item.value for item in parsed.values}
+
+
+def test_totals_become_nanoseconds_and_averages_millionths() -> None:
+    assert values(OLD_CPU, "cpu") == {
+        "cpu.pressure.some.avg10": 15_000,
+        "cpu.pressure.some.avg60": 4_200,
+        "cpu.pressure.some.avg300": 1_100,
+        "cpu.pressure.some.total": 123_456_000,
+    }
+    found = values(MEMORY, "memory")
+    assert found["memory.pressure.some.avg10"] == 999_900
+    assert found["memory.pressure.full.avg10"] == 100
+    assert found["memory.pressure.full.total"] == 8_000_001_000
+    assert values(IRQ, "irq")["irq.pressure.full.total"] == 77_000
+
+
+def test_zeros_that_mean_nothing_are_left_out() -> None:
+    """The machine's ``full`` of the CPU; in a cgroup the same line means something."""
+    assert values(NEW_CPU, "cpu", machine=True) == values(OLD_CPU, "cpu")
+    assert values(NEW_CPU, "cpu")["cpu.pressure.full.total"] == 0
+
+
+def test_metrics_say_how_they_behave_and_what_they_are() -> None:
+    for resource, lines in psi.METRICS.items():
+        for line, metrics in lines.items():
+            for key, metric in metrics.items():
+                assert metric.name == f"{resource}.pressure.{line}.{key}"
+                assert metric.nature == (Nature.TOTAL if key == "total" else Nature.AVERAGE)
+                assert metric.unit == ("ns" if key == "total" else "ppm")
+                assert len(metric.meaning) > 40
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "empty"),
+        ("\n", "no line of a pressure file"),
+        ("garbage\n", "no line of a pressure file"),
+        ("some avg10=1.50 avg60=0.42 avg300=0.11 total=12", "cut off"),
+        ("some avg10=nan total=5\n", "no number"),
+        ("some avg10=1.00 total=99999999999999999999\n", "no number"),
+        ("some avg10=1.00 total=-\n", "no number"),
+    ],
+)
+def test_what_is_no_pressure_file_is_said_to_be_none(text: str, problem: str) -> None:
+    assert problem in " ".join(psi.parse_pressure(text, "memory").problems)
+
+
+def test_half_a_total_is_no_total() -> None:
+    cut = MEMORY[:-3]
+    parsed = psi.parse_pressure(cut, "memory")
+    assert {item.metric.name for item in parsed.values} == {
+        name for name in values(MEMORY, "memory") if ".some." in name
+    }
+    assert parsed.problems
+
+
+@given(st.binary(max_size=300), st.sampled_from(psi.RESOURCES))
+def test_no_bytes_make_it_raise(data: bytes, resource: str) -> None:
+    parsed = psi.parse_pressure(data.decode("utf-8", "replace"), resource)
+    assert parsed.values or parsed.problems
+
+
+@given(st.integers(0, len(MEMORY)), st.binary(max_size=8))
+def test_no_damage_to_a_real_file_makes_it_raise(at: int, noise: bytes) -> None:
+    text = MEMORY[:at] + noise.decode("utf-8", "replace") + MEMORY[at + len(noise) :]
+    for item in psi.parse_pressure(text, "memory").values:
+        assert isinstance(item.value, int)
+
+
+@given(st.integers(0, 2**53), st.integers(0, 10_000))
+def test_what_a_kernel_writes_is_read_back(total: int, hundredths: int) -> None:
+    text = f"some avg10={hundredths // 100}.{hundredths % 100:02} avg60=0.00 total={total}\n"
+    found = values(text, "io")
+    assert found["io.pressure.some.total"] == total * 1000
+    assert found["io.pressure.some.avg10"] == hundredths * 100
+
+
+def tree(root: Path, **files: str) -> Path:
+    (root / "proc/pressure").mkdir(parents=True)
+    for name, text in files.items():
+        (root / "proc/pressure" / name).write_text(text)
+    return root
+
+
+def test_a_poller_tells_what_changed(tmp_path: Path) -> None:
+    poller = psi.PsiPoller(tree(tmp_path, cpu=NEW_CPU, memory=MEMORY, io=MEMORY))
+    first = poller.poll()
+    assert len(first.readings) == 4 + 8 + 8
+    assert {r.subject for r in first.readings} == {"host"}
+    assert first.missing == ()
+    assert poller.poll().readings == ()
+    (tmp_path / "proc/pressure/io").write_text(MEMORY.replace("total=8000001", "total=8000002"))
+    (changed,) = poller.poll().readings
+    assert (changed.metric.name, changed.value) == ("io.pressure.full.total", 8_000_002_000)
+    assert len(poller.poll(everything=True).readings) == len(first.readings)
+    poller.close()
+
+
+def test_what_is_missing_is_told_once_with_its_reason(tmp_path: Path) -> None:
+    poller = psi.PsiPoller(tree(tmp_path, cpu=NEW_CPU, memory="?\n"))
+    first = poller.poll()
+    assert {m.what: m.reason for m in first.missing} == {
+        "/proc/pressure/memory": "no line of a pressure file: '?'",
+        "/proc/pressure/io": "no such file",
+    }
+    assert poller.poll().missing == ()
+    assert len(poller.poll(everything=True).missing) == 2
+    (tmp_path / "proc/pressure/io").write_text(MEMORY)
+    assert len(poller.poll().readings) == 8
+    poller.close()
+
+
+def test_a_kernel_without_pressure_says_why(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (missing,) = psi.PsiPoller(tmp_path).poll().missing
+    assert "CONFIG_PSI" in missing.reason
+
+
+def test_links_and_pipes_are_not_followed(tmp_path: Path) -> None:
+    tree(tmp_path / "a", memory=MEMORY)
+    (tmp_path / "secret").write_text(OLD_CPU)
+    (tmp_path / "a/proc/pressure/cpu").symlink_to(tmp_path / "secret")
+    os.mkfifo(tmp_path / "a/proc/pressure/io")
+    found = {m.what: m.reason for m in psi.PsiPoller(tmp_path / "a").poll().missing}
+    assert found["/proc/pressure/cpu"] == "a link, which is not followed"
+    assert found["/proc/pressure/io"] == "not a plain file"
+
+
+S = 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("threshold", "privileged", "problem"),
+    [
+        (psi.Threshold("cpu", "some", S, 2 * S), False, ""),
+        (psi.Threshold("cpu", "some", S // 10, S // 2), True, ""),
+        (psi.Threshold("cpu", "some", S // 10, S // 2), False, "multiples of 2 s"),
+        (psi.Threshold("cpu", "some", S, 12 * S), True, "0.5 s to 10 s"),
+        (psi.Threshold("cpu", "some", 0, 2 * S), True, "within the window"),
+        (psi.Threshold("cpu", "some", 3 * S, 2 * S), True, "within the window"),
+        (psi.Threshold("disk", "some", S, 2 * S), True, "there is no"),
+        (psi.Threshold("cpu", "any", S, 2 * S), True, "there is no"),
+    ],
+)
+def test_what_the_kernel_would_refuse_is_known_before(
+    threshold: psi.Threshold, privileged: bool, problem: str
+) -> None:
+    found = threshold.problem(privileged=privileged)
+    assert (problem in found) if problem else found == ""
+
+
+def test_the_order_is_in_microseconds() -> None:
+    assert psi.Threshold("io", "full", S // 10, 2 * S).order == b"full 100000 2000000\0"
+
+
+def test_without_the_file_there_is_a_reason(tmp_path: Path) -> None:
+    made = psi.open_trigger(psi.Threshold("io", "some", S, 2 * S), tmp_path / "io.pressure")
+    assert made == Missing("trigger on io.pressure.some", "host", "no such file")
