@@ -32,14 +32,14 @@ $(VENV)/.ready: pyproject.toml setup.py scripts/venv.sh | packages
 venv: $(VENV)/.ready ## the development environment
 
 # setup.py knows how; make only knows when.
-NATIVE_SOURCES := $(wildcard probes/ebpf/*.bpf.c probes/ebpf/*.h probes/ebpf/build.py correlator/native/*.[ch] probes/agents/native/*.[ch])
+NATIVE_SOURCES := $(wildcard probes/ebpf/*.bpf.c probes/ebpf/*.h probes/ebpf/build.py correlator/native/*.[ch] probes/importers/native/*.[ch] probes/agents/native/*.[ch])
 .cache/native: $(NATIVE_SOURCES) setup.py $(VENV)/.ready
 	@mkdir -p .cache
 	@$(PY) setup.py -q build_native --inplace
 	@touch $@
 
 .PHONY: native
-native: .cache/native ## the BPF objects and the C core, in the source tree
+native: .cache/native ## the BPF objects and the C parts, in the source tree
 
 .PHONY: engine-venv
 engine-venv: packages ## an environment with a real vLLM on CPU, for tests and the demo
@@ -89,4 +89,4 @@ build: venv ## wheel and sdist in dist/
 
 .PHONY: clean
 clean: ## what was built, not the environments
-	rm -rf build dist *.egg-info .cache/native correlator/native/*.so probes/agents/*.so probes/ebpf/*.bpf.o
+	rm -rf build dist *.egg-info .cache/native correlator/native/*.so probes/importers/native/*.so probes/agents/*.so probes/ebpf/*.bpf.o

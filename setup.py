@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compile what is not Python while a wheel or an editable install is built.
 
-Three things: the BPF objects, from ``probes/ebpf/*.bpf.c``; the correlator's C core, a plain
-shared object that ctypes loads; and the fast paths of the agent's hooks, which use Python's
-stable ABI alone. So one wheel per platform serves every Python from 3.10. All metadata is in
-pyproject.toml.
+Four things: the BPF objects, from ``probes/ebpf/*.bpf.c``; the correlator's C core and the
+importers' scanner of events, plain shared objects that ctypes loads; and the fast paths of the
+agent's hooks, which use Python's stable ABI alone. So one wheel per platform serves every Python
+from 3.10. All metadata is in pyproject.toml.
 
 ``GPUCORRELATE_NO_NATIVE=1`` leaves all out: enough for an engine's environment, where only the
 agent runs and there may be no compiler; its hooks then work in Python, at several times the
@@ -29,10 +29,12 @@ from setuptools.command.build import build
 #: Paths are taken through the package, so that they hold in an sdist too.
 EBPF = Path("gpucorrelate/probes/ebpf")
 NATIVE = Path("gpucorrelate/correlator/native")
+EVENTS = Path("gpucorrelate/probes/importers/native")
 HOT = Path("gpucorrelate/probes/agents/native")
 CFLAGS = ("-Wall", "-Wextra", "-Werror", "-shared", "-fPIC")
 #: A hook's code is cold whenever it runs: what it costs is its size.
 HOT_CFLAGS = ("-Os", "-fvisibility=hidden", "-fno-plt")
+EVENTS_CFLAGS = ("-O3", "-std=c11")
 
 
 def _tool(env: str, default: str, package: str) -> list[str]:
@@ -49,7 +51,7 @@ def _tool(env: str, default: str, package: str) -> list[str]:
 class BuildNative(Command):
     """Build what is not Python next to its sources, or into the build folder."""
 
-    description = "compile the BPF objects, the correlator's C core and the hooks' fast paths"
+    description = "compile the BPF objects, the C cores and the hooks' fast paths"
     user_options: ClassVar[list[tuple[str, str | None, str]]] = [
         ("inplace", "i", "build in the source tree")
     ]
@@ -75,6 +77,7 @@ class BuildNative(Command):
         headers = sysconfig.get_path("include")
         return [
             (NATIVE, self._target(NATIVE) / "_walk.so", ("-O2",)),
+            (EVENTS, self._target(EVENTS) / "_events.so", EVENTS_CFLAGS),
             (HOT, self._target(HOT.parent) / "_hot.abi3.so", (*HOT_CFLAGS, f"-I{headers}")),
         ]
 
@@ -110,7 +113,7 @@ class BuildNative(Command):
 
     def get_source_files(self) -> list[str]:
         """What an sdist must carry for this command."""
-        folders = (EBPF, NATIVE, HOT)
+        folders = (EBPF, NATIVE, EVENTS, HOT)
         return sorted(str(path) for folder in folders for path in folder.glob("*.[ch]"))
 
     def get_outputs(self) -> list[str]:

@@ -8,110 +8,46 @@ become integer nanoseconds by decimal arithmetic, never through a binary fractio
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from decimal import Decimal, InvalidOperation
-from functools import lru_cache
-from operator import add
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+import numpy as np
 
+from gpucorrelate.probes.importers import events as kinds
+from gpucorrelate.probes.importers.events import CALLS, OPS, RANGES, SYNCS, Event
 from gpucorrelate.probes.importers.jsonfile import JsonElements
 from gpucorrelate.probes.importers.rows import (
     LONGEST_TEXT,
-    NONE_U64,
     ImportedTrace,
     Problems,
     ProcessTrace,
     StepMatcher,
     StepRange,
 )
-from gpucorrelate.probes.wire.schema import ApiKind, CopyKind, GpuOpKind, SyncKind
+from gpucorrelate.probes.importers.values import (
+    UnreadableError,
+    integer,
+    low_bits,
+    words,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-_OPS = {
-    "kernel": GpuOpKind.KERNEL,
-    "gpu_memcpy": GpuOpKind.MEMCPY,
-    "memcpy": GpuOpKind.MEMCPY,
-    "gpu_memset": GpuOpKind.MEMSET,
-    "memset": GpuOpKind.MEMSET,
-}
-_APIS = {
-    "cuda_runtime": ApiKind.RUNTIME,
-    "hip_runtime": ApiKind.RUNTIME,
-    "runtime": ApiKind.RUNTIME,
-    "cuda_driver": ApiKind.DRIVER,
-    "hip_driver": ApiKind.DRIVER,
-    "driver": ApiKind.DRIVER,
-}
-_SYNCS = {
-    "event sync": SyncKind.EVENT,
-    "stream wait event": SyncKind.STREAM_WAIT_EVENT,
-    "stream sync": SyncKind.STREAM,
-    "context sync": SyncKind.CONTEXT,
-}
-#: The last of the reader's tables.
-_RANGES = 3
-#: Of so many categories, beside those that are known, it is remembered that they are not.
-_MOST_CATEGORIES = 1000
-_COPY = re.compile(r"\b([HDAP])to([HDAP])\b")
-_EXPONENT = re.compile(rb"[eE]")
+    from numpy.typing import ArrayLike, NDArray
+
+    from gpucorrelate.probes.importers.native import EventScanner
+
 _BASE, _RANK, _GPU = "baseTimeNanoseconds", "distributedInfo", "deviceProperties"
 _I64 = 1 << 63
-_U32 = 0xFFFFFFFF
-#: Stands for any integer that no column holds.
-_TOO_LARGE = 1 << 64
-
-
-class _Args(msgspec.Struct, frozen=True, gc=False):
-    """What is used of an event's ``args``."""
-
-    device: Any = None
-    context: Any = None
-    stream: Any = None
-    correlation: Any = None
-    graph: Any = msgspec.field(default=None, name="graph id")
-    graph_node: Any = msgspec.field(default=None, name="graph node id")
-    bytes: Any = None
-    sync: Any = msgspec.field(default=None, name="cuda_sync_kind")
-    event: Any = msgspec.field(default=None, name="wait_on_cuda_event_id")
-    record: Any = msgspec.field(default=None, name="wait_on_cuda_event_record_corr_id")
-    record_stream: Any = msgspec.field(default=None, name="wait_on_stream")
-
-
-class _Event(msgspec.Struct, frozen=True, gc=False):
-    """What is used of an event. Numbers that are no integers are the text of the file."""
-
-    ph: str = ""
-    cat: str = ""
-    name: str = ""
-    pid: Any = None
-    tid: Any = None
-    ts: Any = None
-    dur: Any = None
-    args: _Args = _Args()
-
-
-class _ByCategory(dict[str, int]):
-    """Numbers by category however it is capitalised; -1 where there is none."""
-
-    def __init__(self, numbers: dict[str, int]) -> None:
-        super().__init__(numbers)
-        self._numbers = numbers
-
-    def __missing__(self, category: str) -> int:
-        number = self._numbers.get(category.lower(), -1)
-        if len(self) < _MOST_CATEGORIES:
-            self[category] = number
-        return number
-
-
-class _UnreadableError(ValueError):
-    """An event without something it must have."""
+#: So many events may lie decoded before they become rows.
+_MOST_WAITING = 4096
+#: What can be wrong with an event.
+_UNREADABLE = (UnreadableError, OverflowError)
+_T = TypeVar("_T")
 
 
 def read_kineto(
@@ -129,18 +65,20 @@ def read_kineto(
         OSError: it cannot be read.
     """
     problems = Problems()
-    decoder = msgspec.json.Decoder(list[_Event], float_hook=str.encode)
+    decoder = msgspec.json.Decoder(list[Event], float_hook=str.encode)
     wanted = (_BASE, _RANK, _GPU)
-    elements = JsonElements(path, "traceEvents", wanted, decoder, problems, progress)
-    reader = _Reader(matcher, problems)
-    for at, events in elements:
-        reader.take(events, at)
-    rank = _int(_members(elements.values.get(_RANK)).get("rank"), -1)
+    scanner = kinds.scanner()
+    elements = JsonElements(path, "traceEvents", wanted, decoder, problems, progress, scanner)
+    reader = _Reader(matcher, problems, scanner)
+    for places, found in elements:
+        reader.take(places, found)
+    reader.flush()
+    rank = integer(_members(elements.values.get(_RANK)).get("rank"), -1)
     process = reader.process
     process.pid = reader.owner()
     process.rank = max(rank, 0) & 0xFFFF
     process.role = f"rank {rank}" if rank >= 0 else ""
-    base_ns = _int(elements.values.get(_BASE), 0)
+    base_ns = integer(elements.values.get(_BASE), 0)
     if not 0 <= base_ns < _I64:
         problems.add(f"{_BASE} is out of range")
         base_ns = 0
@@ -154,7 +92,7 @@ def _facts(devices: object) -> dict[str, str]:
     """The first device's name."""
     for device in devices if isinstance(devices, list) else ():
         if "name" in _members(device):
-            return {"gpu": _words(device["name"])}
+            return {"gpu": words(device["name"])}
     return {}
 
 
@@ -163,54 +101,111 @@ def _members(value: object) -> dict[str, Any]:
 
 
 class _Reader:
-    """Sorts events into rows."""
+    """Sorts events into rows, in the order of the file.
 
-    def __init__(self, matcher: StepMatcher, problems: Problems) -> None:
+    Args:
+        matcher: Which named ranges are kept.
+        problems: Told which events could not be read.
+        scanner: Has rows of further events.
+    """
+
+    def __init__(
+        self, matcher: StepMatcher, problems: Problems, scanner: EventScanner | None
+    ) -> None:
         self.process = ProcessTrace(0)
         self._matcher = matcher
         self._problems = problems
+        self._scanner = scanner
         self._callers: Counter[int] = Counter()
         self._annotators: Counter[int] = Counter()
-        self._tables = (self._ops, self._calls, self._syncs, self._ranges)
-        self._op_of = _ByCategory({category: int(op) for category, op in _OPS.items()})
-        self._api_of = _ByCategory({category: int(api) for category, api in _APIS.items()})
-        names = (list(_OPS), list(_APIS), ["cuda_sync"], ["user_annotation"])
-        self._table_of = _ByCategory({name: i for i, own in enumerate(names) for name in own})
+        process = self.process
+        self._rows = {OPS: process.ops, CALLS: process.api, SYNCS: process.syncs}
+        self._parts: dict[int, list[_Part]] = {table: [] for table in (*self._rows, RANGES)}
+        self._ranges: list[tuple[int, StepRange]] = []
+        self._waiting = 0
 
-    def take(self, events: Sequence[Any], at: int) -> None:
-        """Keep the events that are of a kind that is kept; ``at`` is the first one's place."""
+    def take(self, places: Sequence[int], events: Sequence[Any]) -> None:
+        """Keep the events that are of a kind that is kept, and what the scanner has."""
+        if events:
+            self._take(places, events)
+        if self._scanner is None or self._scanner.full or self._waiting > _MOST_WAITING:
+            self.flush()
+
+    def _take(self, places: Sequence[int], events: Sequence[Any]) -> None:
         unread: list[tuple[int, str]] = []
-        if set(map(type, events)) != {_Event}:
+        if set(map(type, events)) != {Event}:
             events = [
-                one if type(one) is _Event else self._loose(one, place, unread)
-                for place, one in enumerate(events, at)
+                one if type(one) is Event else _loose(one, place, unread)
+                for place, one in zip(places, events, strict=True)
             ]
-        chosen: list[list[_Event]] = [[] for _ in self._tables]
-        table_of = self._table_of
-        for event in events:
-            table = table_of[event.cat]
+        chosen: list[list[tuple[int, Event]]] = [[] for _ in self._parts]
+        known = kinds.KNOWN
+        for place, event in zip(places, events, strict=True):
+            table, _ = known[event.cat]
             if table >= 0 and event.ph == "X":
-                chosen[table].append(event)
-        self._annotators.update(_low_bits([event.pid for event in chosen[_RANGES]]))
-        for table, rows in enumerate(chosen):
-            try:
-                if rows:
-                    self._tables[table](rows)
-            except (_UnreadableError, OverflowError):
-                unread += self._one_by_one(table, events, at)
+                chosen[table].append((place, event))
+        for table, found in enumerate(chosen):
+            if found:
+                self._waiting += len(found)
+                self._decode(table, found, unread)
         for place, what in sorted(unread):
             self._problems.add(what, f"traceEvents[{place}]")
 
-    def _one_by_one(
-        self, table: int, events: Sequence[_Event], at: int
-    ) -> Iterator[tuple[int, str]]:
-        """Keep those of one table that can be kept; where and what is wrong with the others."""
-        for place, event in enumerate(events, at):
-            if event.ph == "X" and self._table_of[event.cat] == table:
-                try:
-                    self._tables[table]([event])
-                except (_UnreadableError, OverflowError) as exc:
-                    yield place, f"{event.cat.lower()} events unread: {exc}"
+    def _decode(
+        self, table: int, found: list[tuple[int, Event]], unread: list[tuple[int, str]]
+    ) -> None:
+        """Keep the columns of a table's events until they become rows."""
+        if table != RANGES:
+            rows, columns_of = self._rows[table], kinds.COLUMNS[table]
+            found, columns = _readable(found, lambda es: rows.packed(columns_of(es)), unread)
+            self._parts[table].append(_Part.of(found, columns))
+            return
+        pids = np.array(low_bits([event.pid for _, event in found]), np.uint32)
+        self._parts[table].append(_Part.of(found, [pids]))
+        found = [
+            (at, event) for at, event in found if self._matcher.may_be(event.name[:LONGEST_TEXT])
+        ]
+        found, (tids, starts, ends) = _readable(found, kinds.ranges, unread)
+        self._ranges += [
+            (place, StepRange(event.name[:LONGEST_TEXT], tid, start_ns, end_ns))
+            for (place, event), tid, start_ns, end_ns in zip(
+                found, tids, starts, ends, strict=True
+            )
+        ]
+
+    def flush(self) -> None:
+        """Make rows of all that was taken."""
+        if self._scanner is not None:
+            tables, names = self._scanner.take()
+            for table, rows in self._rows.items():
+                columns = kinds.of_rows(table, tables[table], names, rows.number)
+                self._parts[table].append(_Part(tables[table]["place"], columns))
+            self._plain_ranges(tables[RANGES], names)
+        for table, rows in self._rows.items():
+            merged = _Part.in_order(self._parts[table])
+            if merged:
+                rows.extend(merged)
+                if table == CALLS:
+                    _count(self._callers, merged[0])
+        for pids in _Part.in_order(self._parts[RANGES]):
+            _count(self._annotators, pids)
+        self._ranges.sort(key=lambda one: one[0])
+        self.process.ranges += [one for _, one in self._ranges]
+        self._ranges.clear()
+        for parts in self._parts.values():
+            parts.clear()
+        self._waiting = 0
+
+    def _plain_ranges(self, rows: NDArray[np.void], names: Sequence[str]) -> None:
+        self._parts[RANGES].append(_Part(rows["place"], [rows["pid"]]))
+        used = np.unique(rows["name"]).tolist()
+        texts = {number: names[number] for number in used if self._matcher.may_be(names[number])}
+        own = rows[np.isin(rows["name"], list(texts))]
+        columns = (own[field].tolist() for field in ("place", "name", "tid", "start_ns", "end_ns"))
+        self._ranges += [
+            (place, StepRange(texts[name], tid, start_ns, end_ns))
+            for place, name, tid, start_ns, end_ns in zip(*columns, strict=True)
+        ]
 
     def owner(self) -> int:
         """The process whose trace it is: the one that calls the API, else that of the ranges."""
@@ -223,17 +218,15 @@ class _Reader:
         A start of 0 stays 0: it says that the moment was not recorded.
         """
         process = self.process
-        pids = self._pid_of_correlation() if len(self._callers) > 1 else {}
         for rows in (process.ops, process.syncs):
-            ids = rows.columns[rows.kind.index("correlation")]
-            rows.replace("pid", [pids.get(correlation, process.pid) for correlation in ids])
+            rows.replace("pid", self._owners(rows.column("correlation")))
         if not base_ns:
             return
         last = _I64 - 1
         for rows in (process.api, process.ops, process.syncs):
             for name, times in zip(("start_ns", "end_ns"), rows.times(), strict=True):
-                moved = [min(t_ns + base_ns, last) if t_ns else 0 for t_ns in times]
-                rows.replace(name, moved)
+                moved = np.where(times > last - base_ns, last, times + base_ns)
+                rows.replace(name, np.where(times == 0, 0, moved))
         process.ranges = [
             StepRange(
                 r.name, r.tid, min(r.start_ns + base_ns, last), min(r.end_ns + base_ns, last)
@@ -241,230 +234,81 @@ class _Reader:
             for r in process.ranges
         ]
 
-    def _pid_of_correlation(self) -> dict[int, int]:
-        """In a trace of several processes: ids that only one of them used."""
+    def _owners(self, correlations: NDArray[Any]) -> NDArray[Any]:
+        """Processes by the ids of their calls.
+
+        In a trace of several, an id that only one of them used is that one's, and of an id that
+        more used it is not known whose it is.
+        """
+        owners = np.full(len(correlations), self.process.pid, np.uint32)
         api = self.process.api
-        found: dict[int, int] = {}
-        pids, ids = (api.columns[api.kind.index(name)] for name in ("pid", "correlation"))
-        for pid, correlation in zip(pids, ids, strict=True):
-            if found.setdefault(correlation, pid) != pid:
-                found[correlation] = 0
+        if len(self._callers) < 2 or not len(correlations):
+            return owners
+        ids, pids = api.column("correlation"), api.column("pid")
+        order = np.argsort(ids, kind="stable")
+        ids, pids = ids[order], pids[order]
+        first = np.concatenate(([0], np.flatnonzero(ids[1:] != ids[:-1]) + 1))
+        least, most = (of.reduceat(pids, first) for of in (np.minimum, np.maximum))
+        known = ids[first]
+        at = np.searchsorted(known, correlations).clip(max=len(known) - 1)
+        one = np.where(least == most, least, 0)[at]
+        return np.where(known[at] == correlations, one, owners)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Columns of events, and the events' places in the list."""
+
+    places: NDArray[np.int64]
+    columns: Sequence[NDArray[Any]]
+
+    @classmethod
+    def of(cls, events: list[tuple[int, Event]], columns: Sequence[ArrayLike]) -> _Part:
+        """Of decoded events."""
+        places = np.array([place for place, _ in events], np.int64)
+        return cls(places, [np.asarray(values) for values in columns])
+
+    @staticmethod
+    def in_order(parts: list[_Part]) -> Sequence[NDArray[Any]]:
+        """All in one, by place; nothing where there is no event."""
+        parts = [part for part in parts if len(part.places)]
+        if len(parts) < 2:
+            return parts[0].columns if parts else ()
+        order = np.argsort(np.concatenate([part.places for part in parts]), kind="stable")
+        columns = zip(*(part.columns for part in parts), strict=True)
+        return [np.concatenate(values)[order] for values in columns]
+
+
+def _loose(element: object, place: int, unread: list[tuple[int, str]]) -> Event:
+    """An event that the decoder refused; an empty one if it is of no use."""
+    found = kinds.loose(element)
+    if isinstance(found, Event):
         return found
-
-    def _loose(self, element: object, place: int, unread: list[tuple[int, str]]) -> _Event:
-        """An event that the decoder refused; an empty one if it is of no use."""
-        if not isinstance(element, dict):
-            unread.append((place, "elements that are no events"))
-            return _NO_EVENT
-        category = element.get("cat")
-        if element.get("ph") != "X" or not isinstance(category, str):
-            return _NO_EVENT
-        table = self._table_of[category]
-        args = {} if table in (-1, _RANGES) else element.get("args", {})
-        if not isinstance(args, dict):
-            unread.append((place, f"{category.lower()} events unread: args is no object"))
-            return _NO_EVENT
-        pid, tid, ts, dur = map(element.get, ("pid", "tid", "ts", "dur"))
-        known = _Args(*map(args.get, _Args.__struct_encode_fields__))
-        name = _words(element.get("name", ""))
-        return _Event("X", category, name, pid, tid, ts, dur, known)
-
-    def _ops(self, events: list[_Event]) -> None:
-        args = [event.args for event in events]
-        ops = [self._op_of[event.cat] for event in events]
-        starts, ends = _moments(events)
-        self.process.ops.extend(
-            (
-                [0] * len(events),
-                _devices(events),
-                _ints([a.context for a in args], 0, least=-_I64),
-                _ints([a.stream for a in args], NONE_U64),
-                ops,
-                [event.name for event in events],
-                _ints([a.correlation for a in args], 0),
-                _ints([a.graph for a in args], 0),
-                _ints([a.graph_node for a in args], 0),
-                starts,
-                ends,
-                _ints([a.bytes for a in args], 0),
-                [
-                    _copy_kind(event.name) if op == GpuOpKind.MEMCPY else 0
-                    for op, event in zip(ops, events, strict=True)
-                ],
-            )
-        )
-
-    def _calls(self, events: list[_Event]) -> None:
-        pids = _low_bits([event.pid for event in events])
-        starts, ends = _moments(events)
-        self.process.api.extend(
-            (
-                pids,
-                _low_bits([event.tid for event in events]),
-                [event.name for event in events],
-                [self._api_of[event.cat] for event in events],
-                _ints([event.args.correlation for event in events], 0),
-                starts,
-                ends,
-            )
-        )
-        self._callers.update(pids)
-
-    def _syncs(self, events: list[_Event]) -> None:
-        args = [event.args for event in events]
-        starts, ends = _moments(events)
-        self.process.syncs.extend(
-            (
-                [0] * len(events),
-                _devices(events),
-                _ints([a.context for a in args], 0, least=-_I64),
-                [_sync_kind(event) for event in events],
-                _streams([a.stream for a in args]),
-                _ints([a.event for a in args], NONE_U64),
-                _ints([a.correlation for a in args], 0),
-                starts,
-                ends,
-                _ints([a.record for a in args], 0),
-                _streams([a.record_stream for a in args]),
-            )
-        )
-
-    def _ranges(self, events: list[_Event]) -> None:
-        found = [event for event in events if self._matcher.may_be(event.name[:LONGEST_TEXT])]
-        tids = _low_bits([event.tid for event in found])
-        starts, ends = _moments(found)
-        if max(ends, default=0) >= _I64:
-            raise OverflowError("end_ns is out of range")
-        for event, *values in zip(found, tids, starts, ends, strict=True):
-            self.process.ranges.append(StepRange(event.name[:LONGEST_TEXT], *values))
+    unread.append((place, found))
+    return kinds.NO_EVENT
 
 
-_NO_EVENT = _Event()
-
-
-def _words(value: object) -> str:
-    """A name, whatever it is."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode()
-    if isinstance(value, bytes):
-        return value.decode()
-    return "?" if isinstance(value, dict | list) else str(value)
-
-
-def _devices(events: Sequence[_Event]) -> list[int]:
-    """Device numbers; where ``args`` tells none, it is in place of the process id."""
-    values = [event.args.device for event in events]
-    if set(map(type, values)) == {int}:
-        return values
-    return [_int(value, _int(event.pid, 0)) for value, event in zip(values, events, strict=True)]
-
-
-def _sync_kind(event: _Event) -> int:
-    kind = event.name if event.args.sync is None else event.args.sync
-    return int(_SYNCS.get(kind.lower() if isinstance(kind, str) else "", SyncKind.UNKNOWN))
-
-
-def _streams(values: list[Any]) -> list[int]:
-    """Streams of synchronisations; none is written as -1, in 64 bits or in 32."""
-    return [NONE_U64 if value == _U32 else value for value in _ints(values, NONE_U64)]
-
-
-def _low_bits(values: list[Any]) -> list[int]:
-    """Process or thread ids."""
-    return [value & _U32 for value in _ints(values, 0, least=-_I64)]
-
-
-def _ints(values: list[Any], default: int, *, least: int = 0) -> list[int]:
-    """``_int`` of each; quick where all are integers or missing."""
-    kinds = set(map(type, values))
-    if kinds == {type(None)}:
-        return [default] * len(values)
-    if kinds == {int, type(None)}:
-        values = [default if value is None else value for value in values]
-        kinds = {int}
-    if kinds == {int} and min(values) >= least:
-        return values
-    return [_int(value, default, least=least) for value in values]
-
-
-def _int(value: object, default: int, *, least: int = -_I64) -> int:
-    """An integer however it was written (``7``, ``"7"``, ``"0x7"``, ``"stream 7"``, 7.0)."""
-    if isinstance(value, str):
-        digits = value.rsplit(" ", 1)[-1]
-        try:
-            value = int(digits, 0)
-        except ValueError:
-            return default
-    elif isinstance(value, bytes):
-        try:
-            number = Decimal(value.decode())
-        except InvalidOperation:
-            return default
-        value = int(number) if number.adjusted() < 20 else _TOO_LARGE * (1 if number > 0 else -1)
-    if isinstance(value, bool) or not isinstance(value, int):
-        return default
-    return value if value >= least else default
-
-
-def _moments(events: Sequence[_Event]) -> tuple[list[int], list[int]]:
-    """Starts and ends in nanoseconds of the trace's own clock."""
-    starts = _all_ns([event.ts for event in events], "ts")
-    return starts, list(map(add, starts, _all_ns([event.dur for event in events], "dur")))
-
-
-def _all_ns(values: list[Any], name: str) -> list[int]:
-    """``to_ns`` of each; quick where all have no decimals, or three, as Kineto writes them."""
-    kinds = set(map(type, values))
-    if kinds == {int}:
-        limit = _I64 // 1000
-        if -limit < min(values) and max(values) < limit:
-            return [value * 1000 for value in values]
-    elif kinds == {bytes} and max(map(len, values)) < 20:
-        text = b" ".join(values)
-        if {value[-4:-3] for value in values} == {b"."} and not _EXPONENT.search(text):
-            return list(map(int, text.replace(b".", b"").split()))
-    return [to_ns(value, name) for value in values]
-
-
-def _rounded_ns(text: bytes | str, name: str) -> int:
-    if isinstance(text, bytes):
-        whole, _, decimals = text.partition(b".")
-        if len(decimals) <= 3 and decimals.isdigit() and len(whole) < 20:
-            return int(whole + decimals.ljust(3, b"0"))
+def _readable(
+    found: list[tuple[int, Event]],
+    columns_of: Callable[[list[Event]], Sequence[_T]],
+    unread: list[tuple[int, str]],
+) -> tuple[list[tuple[int, Event]], Sequence[_T]]:
+    """Those events, with their places, that can be read, and their columns."""
     try:
-        value = Decimal(text.decode() if isinstance(text, bytes) else text)
-    except InvalidOperation:
-        wrong = "out of range" if isinstance(text, bytes) else "no number"
-        raise _UnreadableError(f"{name} is {wrong}") from None
-    if not value.is_finite() or value.adjusted() > 18:
-        raise _UnreadableError(f"{name} is out of range")
-    return int((value * 1000).to_integral_value())
+        return found, columns_of([event for _, event in found])
+    except _UNREADABLE:
+        kept = []
+        for place, event in found:
+            try:
+                columns_of([event])
+                kept.append((place, event))
+            except _UNREADABLE as exc:
+                unread.append((place, f"{event.cat.lower()} events unread: {exc}"))
+        return kept, columns_of([event for _, event in kept])
 
 
-def to_ns(value: object, name: str) -> int:
-    """Microseconds as JSON gives them, in integer nanoseconds; halves go to the even one.
-
-    Args:
-        value: An integer, a number's text, or a string with a number in it.
-        name: What it is, for the message.
-
-    Raises:
-        ValueError: it is no number, or too large for one.
-    """
-    if isinstance(value, bytes | str):
-        return _in_range(_rounded_ns(value, name), name)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise _UnreadableError(f"{name} is missing" if value is None else f"{name} is no number")
-    return _in_range(value * 1000, name)
-
-
-def _in_range(number: int, name: str) -> int:
-    if abs(number) >= _I64:
-        raise _UnreadableError(f"{name} is out of range")
-    return number
-
-
-@lru_cache(maxsize=256)
-def _copy_kind(name: str) -> int:
-    match = _COPY.search(name)
-    return int(CopyKind.__members__.get(f"{match[1]}TO{match[2]}", 0)) if match else 0
+def _count(counter: Counter[int], values: NDArray[Any]) -> None:
+    """Count values; those that are new to it in the order in which they come."""
+    found, first, counts = np.unique(values, return_index=True, return_counts=True)
+    for at in np.argsort(first).tolist():
+        counter[int(found[at])] += int(counts[at])

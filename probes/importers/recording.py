@@ -3,15 +3,23 @@
 
 from __future__ import annotations
 
-from array import array
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from gpucorrelate.probes.importers.rows import StepRange, numbered
-from gpucorrelate.probes.wire.frame import StreamWriter, columns_of, packed
+from gpucorrelate.probes.wire.frame import (
+    MAX_STRINGS_PER_STREAM,
+    StreamWriter,
+    StringTable,
+    columns_of,
+)
 from gpucorrelate.probes.wire.schema import BY_NAME, SessionEvent, WorkerPhase
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from gpucorrelate.probes.importers.rows import (
         ImportedTrace,
@@ -21,6 +29,7 @@ if TYPE_CHECKING:
     )
 
 _ROWS_PER_BATCH = 4096
+_LATEST_NS = (1 << 63) - 1
 
 
 def frames_of(traces: Sequence[ImportedTrace], matcher: StepMatcher) -> Iterator[bytes]:
@@ -73,9 +82,10 @@ def _span(traces: Sequence[ImportedTrace]) -> tuple[int, int]:
         for process in trace.processes:
             for rows in (process.api, process.ops):
                 start, end = rows.times()
-                starts.append(min((t for t in start if t > 0), default=0))
-                ends.append(max(end, default=0))
-    return min((t for t in starts if t > 0), default=0), max(ends, default=0)
+                starts.append(int(start.min(where=start > 0, initial=_LATEST_NS)))
+                ends.append(int(end.max(initial=0)))
+    first_ns = min(starts, default=_LATEST_NS)
+    return 0 if first_ns == _LATEST_NS else first_ns, max(ends, default=0)
 
 
 class _Ids:
@@ -92,10 +102,13 @@ class _Ids:
     def of(self, process: ProcessTrace) -> dict[int, int]:
         """The ids of one process, as the trace has them, with those of the recording."""
         found = {process.pid, *(one.tid for one in process.ranges)}
-        for name in ("pid", "tid"):
-            found.update(process.api.columns[process.api.kind.index(name)])
-        found.update(process.ops.columns[process.ops.kind.index("pid")])
-        found.update(process.syncs.columns[process.syncs.kind.index("pid")])
+        for rows, name in (
+            (process.api, "pid"),
+            (process.api, "tid"),
+            (process.ops, "pid"),
+            (process.syncs, "pid"),
+        ):
+            found |= _distinct(rows.column(name))
         ids = {one: self._own(one) for one in sorted(found)}
         self._taken.update(ids.values())
         return {**ids, 0: 0} if 0 in found and process.pid else ids
@@ -133,26 +146,64 @@ def _process(
 
 
 def _tids(process: ProcessTrace) -> set[int]:
-    return {
-        *process.api.columns[process.api.kind.index("tid")],
-        *(one.tid for one in process.ranges),
-    }
+    return _distinct(process.api.column("tid")) | {one.tid for one in process.ranges}
+
+
+def _distinct(values: NDArray[Any]) -> set[int]:
+    """The different values, of which many the same lie one after another."""
+    changed = np.flatnonzero(values[1:] != values[:-1])
+    return {*values[:1].tolist(), *np.unique(values[1:][changed]).tolist()}
 
 
 def _table(writer: StreamWriter, rows: Rows, ids: Mapping[int, int]) -> Iterator[bytes]:
     """Columns in batches, so that no string id is used again before it was written."""
-    texts = list(rows.texts)
+    texts = _Texts(list(rows.texts), writer.strings)
+    numbers = _Numbers(ids)
+    columns = [np.asarray(values) for values in rows.columns]
     for at in range(0, len(rows), _ROWS_PER_BATCH):
-        columns = []
-        for column, values in zip(rows.kind.columns, rows.columns, strict=True):
+        packed = []
+        for column, values in zip(rows.kind.columns, columns, strict=True):
             part = values[at : at + _ROWS_PER_BATCH]
             if column.ctype == "str":
-                part = array("Q", (writer.strings.id(texts[i]) for i in part))
+                part = texts.ids(part)
             elif column.name in ("pid", "tid"):
-                part = array("Q", map(ids.__getitem__, part))
-            columns.append(packed(column.code, part))
+                part = numbers.own(part)
+            packed.append(part.astype(part.dtype.newbyteorder("<"), copy=False).tobytes())
         count = min(_ROWS_PER_BATCH, len(rows) - at)
-        yield from writer.frames(rows.kind, count, columns)
+        yield from writer.frames(rows.kind, count, packed)
+
+
+class _Texts:
+    """Ids of texts in a stream's table, by their numbers in a process's."""
+
+    def __init__(self, texts: Sequence[str], strings: StringTable) -> None:
+        self._texts = texts
+        self._strings = strings
+        self._ids = np.zeros(len(texts), np.uint32)
+
+    def ids(self, numbers: NDArray[Any]) -> NDArray[np.uint32]:
+        """For one batch; new ids are given in the order in which their texts come."""
+        if len(self._texts) > MAX_STRINGS_PER_STREAM:
+            self._ids[:] = 0  # an id may have another text since
+        found: NDArray[np.uint32] = self._ids[numbers]
+        if not found.all():
+            for number in dict.fromkeys(numbers[found == 0].tolist()):
+                self._ids[number] = self._strings.id(self._texts[number])
+            found = self._ids[numbers]
+        return found
+
+
+class _Numbers:
+    """Ids of processes and threads in the recording, by those in the trace."""
+
+    def __init__(self, ids: Mapping[int, int]) -> None:
+        self._there = np.array(sorted(ids), np.uint32)
+        self._own = np.array([ids[one] for one in sorted(ids)], np.uint32)
+        self._same = bool((self._there == self._own).all())
+
+    def own(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Those of the recording."""
+        return values if self._same else self._own[np.searchsorted(self._there, values)]
 
 
 def _rows(

@@ -9,10 +9,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from gpucorrelate.probes.wire.schema import BY_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import ArrayLike, NDArray
 
     from gpucorrelate.probes.wire.schema import Column, Kind
 
@@ -67,16 +71,19 @@ class Rows:
         self.texts = texts
         self._columns = [array(c.code) for c in self.kind.columns]
         # What was added since: an array that grows by little often is copied as often.
-        self._parts: list[list[array[int]]] = []
+        self._parts: list[list[NDArray[Any]]] = []
 
     @property
     def columns(self) -> list[array[int]]:
         """The values, in the schema's order of columns; of a text, its number in ``texts``."""
         parts, self._parts = self._parts, []
-        if parts:
-            for values_of, *new in zip(self._columns, *parts, strict=True):
-                values_of.frombytes(b"".join(new))
+        for at, values_of in enumerate(self._columns if parts else ()):
+            values_of.frombytes(b"".join([part[at].data for part in parts]))
         return self._columns
+
+    def column(self, name: str) -> NDArray[Any]:
+        """The values of one column; no row can be added while they are in use."""
+        return np.asarray(self.columns[self.kind.index(name)])
 
     def __len__(self) -> int:
         return len(self._columns[0]) + sum(len(part[0]) for part in self._parts)
@@ -88,7 +95,7 @@ class Rows:
             OverflowError: a value that no such column can hold; nothing was added.
             TypeError: a value that is no integer where there should be one.
         """
-        numbers = [self._id(value) if isinstance(value, str) else value for value in values]
+        numbers = [self.number(value) if isinstance(value, str) else value for value in values]
         for column, number in zip(self.kind.columns, numbers, strict=True):
             least, most = _RANGES[column.ctype]
             if not isinstance(number, int):
@@ -98,32 +105,35 @@ class Rows:
         for values_of, number in zip(self.columns, numbers, strict=True):
             values_of.append(number)
 
-    def extend(self, columns: Sequence[list[Any]]) -> None:
-        """Add rows, column by column in the schema's order; in a text column all are texts.
+    def packed(self, columns: Sequence[list[Any]]) -> list[array[int]]:
+        """Columns in the schema's order as ``extend`` takes them; in one of texts all are texts.
 
         Raises:
-            OverflowError: a value that no such column can hold; nothing was added.
+            OverflowError: a value that no such column can hold.
             TypeError: a value that is no integer where there should be one.
         """
-        new = zip(self.kind.columns, columns, strict=True)
-        self._parts.append([self._part(column, values) for column, values in new])
+        pairs = zip(self.kind.columns, columns, strict=True)
+        return [self._part(column, values) for column, values in pairs]
 
-    def replace(self, name: str, values: list[int]) -> None:
-        """Have other values in a column of integers.
+    def extend(self, columns: Sequence[ArrayLike]) -> None:
+        """Add rows, column by column, of values that the columns can hold."""
+        pairs = zip(self.kind.columns, columns, strict=True)
+        self._parts.append([np.ascontiguousarray(values, column.code) for column, values in pairs])
 
-        Raises:
-            OverflowError: a value that it cannot hold.
-        """
+    def replace(self, name: str, values: NDArray[Any]) -> None:
+        """Have other values in a column of integers, which can hold them."""
         at = self.kind.index(name)
-        self.columns[at] = self._part(self.kind.columns[at], values)
+        code = self.kind.columns[at].code
+        self.columns[at] = array(code, values.astype(code).tobytes())
 
-    def _id(self, text: str) -> int:
+    def number(self, text: str) -> int:
+        """A text's number."""
         return self.texts.setdefault(text[:LONGEST_TEXT], len(self.texts))
 
     def _ids(self, texts: Sequence[str]) -> list[int]:
         known = map(self.texts.get, texts)
         return [
-            self._id(text) if number is None else number
+            self.number(text) if number is None else number
             for text, number in zip(texts, known, strict=True)
         ]
 
@@ -137,12 +147,9 @@ class Rows:
         except OverflowError:
             raise OverflowError(f"{column.name} is out of range") from None
 
-    def times(self) -> tuple[array[int], array[int]]:
-        """The columns of starts and ends."""
-        return (
-            self.columns[self.kind.index("start_ns")],
-            self.columns[self.kind.index("end_ns")],
-        )
+    def times(self) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The columns of starts and ends; no row can be added while they are in use."""
+        return self.column("start_ns"), self.column("end_ns")
 
 
 @dataclass(frozen=True)

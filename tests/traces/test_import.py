@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from gpucorrelate.probes.importers import events
 from gpucorrelate.probes.importers.choose import read_trace
+from gpucorrelate.probes.importers.recording import frames_of
 from gpucorrelate.probes.importers.rows import StepMatcher
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -57,3 +59,15 @@ def test_nsys_exports_import_whole_and_keep_processes_apart(path: Path) -> None:
     for process in trace.processes:
         own = sorted(c for owner, c in rows if owner >> 24 & 0xFFFFFF == process.pid)
         assert sorted(process.ops.columns[process.ops.kind.index("correlation")]) == own
+
+
+@pytest.mark.parametrize("path", _files("*.json.gz"), ids=lambda path: path.name)
+@pytest.mark.parametrize("pattern", ["", "."], ids=["usual steps", "all ranges"])
+def test_the_compiled_scanner_changes_nothing(
+    path: Path, pattern: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matcher = StepMatcher(pattern)
+    assert events.scanner() is not None
+    frames = b"".join(frames_of([read_trace(path, matcher)], matcher))
+    monkeypatch.setattr(events, "scanner", lambda: None)
+    assert b"".join(frames_of([read_trace(path, matcher)], matcher)) == frames

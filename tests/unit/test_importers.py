@@ -14,16 +14,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucorrelate.correlator.capture import Capture
-from gpucorrelate.probes.importers import jsonfile
+from gpucorrelate.probes.importers import events, jsontext
 from gpucorrelate.probes.importers.choose import read_trace
-from gpucorrelate.probes.importers.kineto import to_ns
 from gpucorrelate.probes.importers.recording import frames_of
 from gpucorrelate.probes.importers.rows import StepMatcher
+from gpucorrelate.probes.importers.values import to_ns
 from gpucorrelate.probes.wire.errors import TraceError
 from gpucorrelate.probes.wire.frame import Decoder
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+
+@pytest.fixture(autouse=True, scope="module", params=["scanned", "decoded"])
+def _way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """With the compiled scanner, and as without it."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "decoded":
+            patch.setattr(events, "scanner", lambda: None)
+        else:
+            assert events.scanner() is not None, "the importers' C part is not built: make native"
+        yield
+
 
 KERNEL = '"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7'
 CALL = '"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 9, "tid": 9'
@@ -160,7 +173,7 @@ def test_an_odd_event_is_kept(tmp_path: Path, odd: str) -> None:
 def test_it_does_not_matter_where_a_block_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
 ) -> None:
-    monkeypatch.setattr(jsonfile, "_BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(jsontext, "_BLOCK_BYTES", block_bytes)
     named = [event.replace('"k"', '"},{ \\\\\\" \u00e9 \U0001f600"') for event in MANY[:40]]
     path = tmp_path / "t.json"
     text = '{"a": [{}, {}], "traceEvents" : [' + " ,\n ".join(named) + ' ] , "z": [{"y": 1}, {}]} '
