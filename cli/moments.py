@@ -40,13 +40,13 @@ def moment_ns(text: str, end_ns: int) -> int:
     Raises:
         UsageError: it is written in none of these ways.
     """
-    ago = length_ns(text)
+    ago, written = length_ns(text), text.strip()
     if ago is not None:
         return max(end_ns - ago, -_LAST_NS)
-    if _SECONDS.fullmatch(text.strip()):
-        return min(int(Decimal(text.strip()) * _UNITS_NS["s"]), _LAST_NS)
-    if _NANOSECONDS.fullmatch(text.strip()):
-        return min(int(text), _LAST_NS)
+    if _SECONDS.fullmatch(written):
+        return min(int(Decimal(written) * _UNITS_NS["s"]), _LAST_NS)
+    if _NANOSECONDS.fullmatch(written):
+        return min(int(written), _LAST_NS)
     raise UsageError(
         f"{text!r} is no time",
         hint="30s, 5m or 2h before the end, 1234.567 seconds, or nanoseconds without a point",

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpucorrelate.cli.moments import duration_s, length_ns, moment_ns
@@ -45,6 +45,7 @@ def test_a_moment_fits_what_a_recording_holds(text):
     assert -(1 << 63) <= moment_ns(text, END) < 1 << 63
 
 
+@example("0\x1f")
 @given(st.text(max_size=30))
 def test_no_text_breaks_the_reading_of_moments(text):
     for read in (lambda: moment_ns(text, END), lambda: duration_s(text)):
