@@ -66,6 +66,11 @@ test-slow: venv native engine-venv old-engine-venv ## all tests, every engine pr
 	@$(PY) -m pytest $(PYTEST_ARGS)
 	@GPUCORRELATE_ENGINE_VENV=$(abspath $(OLD_ENGINE_VENV)) $(PY) -m pytest -m engine tests/engine $(PYTEST_ARGS)
 
+TRUTH_OUT ?=
+.PHONY: truth
+truth: venv native ## how often the attribution is right; TRUTH_OUT=FILE for JSON
+	@$(VENV)/bin/gpucorrelate verify --all $(if $(TRUTH_OUT),--output '$(TRUTH_OUT)')
+
 .PHONY: lint
 lint: venv native ## format, lint, types, import contracts, generated files
 	@scripts/lint.sh $(VENV)

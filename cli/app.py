@@ -18,6 +18,7 @@ from gpucorrelate.cli.requests import requests
 from gpucorrelate.cli.status import status
 from gpucorrelate.cli.steps import steps
 from gpucorrelate.cli.tables import tables
+from gpucorrelate.cli.verify import verify
 from gpucorrelate.probes.wire.errors import UsageError
 
 PROGRAM = "gpucorrelate"
@@ -49,6 +50,7 @@ class Commands(click.Group):
 _FIRST_STEPS = """\b
 Once, as root, on the machine that serves:
   gpucorrelate check                    what this host can and cannot observe
+  gpucorrelate verify --quick           how often it is right here, on delays made for it
   gpucorrelate daemon                   kernel probes and recordings, in the foreground
 \b
 Then, as the engine's user or root:
@@ -79,8 +81,8 @@ def cli() -> None:
 
 
 for command in (
-    check, daemon, attach, detach, status, requests, steps, report, tables, compare, record,
-    import_,
+    check, verify, daemon, attach, detach, status, requests, steps, report, tables, compare,
+    record, import_,
 ):  # fmt: skip
     cli.add_command(command)
 

@@ -42,6 +42,7 @@ def render_check(report: CheckReport, out: IO[str], options: TextOptions) -> Non
         if partly
         else "; nothing is missing",
     )
+    page.line(("how often that is right here: sudo gpucorrelate verify --quick", DIM))
 
 
 def _check(page: Page, check: Check, width: int) -> None:

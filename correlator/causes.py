@@ -354,6 +354,8 @@ class Describer:
         call = syscall_name(int(table["waker_syscall"][row]))
         if category is Category.PREEMPTED:
             return Cause("ran instead:", waker)
+        if category is Category.THROTTLED:
+            return Cause("used up the CPU quota of its cgroup")
         if category is Category.RUN_QUEUE:
             ran = self._ran_instead(row)
             return Cause("ran instead:", ran) if ran else Cause("runnable, no CPU yet")

@@ -3,7 +3,7 @@
 
 Each wait record gets a class that decides how the backward walk passes through it:
 
-- ``PREEMPTED``: runnable all along; somebody else had the CPU.
+- ``PREEMPTED``: runnable all along; somebody else had the CPU, or a CPU quota was used up.
 - ``GIL``: the futex lies inside ``_PyRuntime``; waits chained by the interpreter's 5 ms
   timeouts (CPython ``sys.setswitchinterval``) take the waker of the chain's last wait.
 - ``LOCK``: ``FUTEX_WAIT`` or a PI operation, which glibc uses for mutexes (condition
@@ -17,7 +17,7 @@ Each wait record gets a class that decides how the backward walk passes through 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -99,6 +99,7 @@ class Threads:
         first_ns: Start of what is known of it.
         last_ns: End of it.
         named: Whether its own process named it, where the process names its threads at all.
+        creator: Index of the thread that created it at ``first_ns``; -1 where that is not known.
     """
 
     tid: I64
@@ -107,6 +108,7 @@ class Threads:
     first_ns: I64
     last_ns: I64
     named: Mask
+    creator: I32
 
     def index(self, tid: NDArray[np.generic]) -> I32:
         """Thread indices of thread ids; -1 for unknown ones."""
@@ -235,9 +237,40 @@ def clean_waits(waits: Table) -> Table:
     return waits.replace("end_ns", end)
 
 
+def part_throttled(waits: Table) -> Table:
+    """Waits in which a thread was kept from running by a CPU quota, in parts.
+
+    A part of its own is throttled: the first of the time in which it could have run. What it
+    waited for before, and who ran instead after, are waits of their own.
+    """
+    throttled = waits["throttled_ns"].astype(np.int64)
+    if not throttled.any():
+        return waits
+    ready = np.isin(waits["wait_kind"], (WaitKind.PREEMPTED, WaitKind.YIELD))
+    begin = np.where(ready, waits["start_ns"], waits["wake_ns"])
+    begin = np.clip(begin, waits["start_ns"], waits["end_ns"])
+    until = np.minimum(begin + throttled, waits["end_ns"])
+    parted = (throttled > 0) & (ready | (waits["wake_ns"] > 0)) & (until > begin)
+    none = np.zeros(len(waits), np.int64)
+    whole = waits.replace("throttled_ns", none).replace(
+        "end_ns", np.where(parted, begin, waits["end_ns"])
+    )
+    middle = waits.replace("throttled_ns", until - begin).replace("start_ns", begin)
+    middle = middle.replace("wake_ns", begin).replace("end_ns", until)
+    after = waits.replace("throttled_ns", none).replace("start_ns", until)
+    after = after.replace("wake_ns", until)
+    parts = [whole, middle.select(parted), after.select(parted)]
+    names = ["stream", *(column.name for column in waits.kind.columns)]
+    joined = parts[0]
+    for part in parts[1:]:
+        joined = joined.extend({name: part[name] for name in names})
+    joined = joined.select(joined["end_ns"] > joined["start_ns"])
+    return joined.select(np.lexsort((joined["start_ns"], joined["tid"])))
+
+
 def build(capture: Capture) -> States:
     """Sort, join and classify everything that happened to threads."""
-    waits = clean_waits(capture.table("wait"))
+    waits = part_throttled(clean_waits(capture.table("wait")))
     start_ns, end_ns = _bounds(capture, waits)
     threads = _threads(capture, waits, start_ns, end_ns)
     processes = np.unique(threads.tgid)
@@ -250,7 +283,7 @@ def build(capture: Capture) -> States:
         _waits(capture, threads, waits),
         _reads(capture, threads),
         _spans(capture, threads, device.calls),
-        _faults(threads, faults),
+        _faults(threads, faults, _fault_trap_ns(capture)),
         faults,
         device,
         device_path.build(capture, threads, device),
@@ -305,10 +338,13 @@ def _threads(capture: Capture, waits: Table, start_ns: int, end_ns: int) -> Thre
         known.update((tid, owner.get(stream, 0)) for tid, stream in found if tid)
     pairs = np.unique(np.stack([waits["tid"], waits["tgid"]]), axis=1)
     known.update((int(t), int(g)) for t, g in pairs.T)
+    forked = _forked(capture)
+    known.update(forked)
     traced_tgids = {int(g) for g in np.unique(waits["tgid"])}
     tid = np.array(sorted(known), np.int64)
     tgid = np.array([known[int(t)] for t in tid], np.int64)
-    traced = np.isin(tgid, list(traced_tgids))
+    # One that never waited runs all the time from its birth on: that too is recorded.
+    traced = np.isin(tgid, list(traced_tgids)) | np.isin(tid, list(forked))
     begin, finish = _lifetimes(capture, waits, start_ns, end_ns)
     first = np.array([begin(int(t), int(g)) for t, g in zip(tid, tgid, strict=True)], np.int64)
     last = np.array([finish(int(t)) for t in tid], np.int64)
@@ -318,7 +354,28 @@ def _threads(capture: Capture, waits: Table, start_ns: int, end_ns: int) -> Thre
         first, last = np.full_like(first, start_ns), np.full_like(last, end_ns)
     named = np.isin(tid, capture.table("thread")["tid"])
     named |= ~np.isin(tgid, tgid[named])
-    return Threads(tid, tgid, traced, first, last, named)
+    nobody = np.full(len(tid), -1, np.int32)
+    threads = Threads(tid, tgid, traced, first, last, named, nobody)
+    return replace(threads, creator=_creators(capture, threads))
+
+
+def _creators(capture: Capture, threads: Threads) -> I32:
+    """Index of the thread that created each, where what is known of it begins with that."""
+    task = capture.table("task")
+    task = task.select((task["event"] == TaskEvent.FORK) & (task["parent_tid"] != 0))
+    creator = np.full(len(threads.tid), -1, np.int32)
+    child, parent = threads.index(task["tid"]), threads.index(task["parent_tid"])
+    since = threads.first_ns[child] == task["t_ns"]
+    good = (child >= 0) & (parent >= 0) & (parent != child) & since
+    creator[child[good]] = parent[good]
+    return creator
+
+
+def _forked(capture: Capture) -> dict[int, int]:
+    """Threads whose birth was recorded, which is so in traced processes alone; their process."""
+    task = capture.table("task")
+    task = task.select(task["event"] == TaskEvent.FORK)
+    return dict(zip(task["tid"].tolist(), task["tgid"].tolist(), strict=True))
 
 
 def imported(capture: Capture) -> bool:
@@ -347,9 +404,12 @@ def _lifetimes(capture: Capture, waits: Table, start_ns: int, end_ns: int):  # t
     first_wait = {int(t): int(waits["start_ns"][i]) for t, i in zip(tids, at, strict=True)}
     last_wait = {int(t): int(waits["end_ns"][i]) for t, i in zip(tids, last_at, strict=True)}
     whole = closed(capture, waits)
+    _outlive(died, born, waits)
 
     def begin(tid: int, tgid: int) -> int:
-        known = max(since.get(tgid, start_ns), born.get(tid, 0))
+        # Who is born of a traced process is traced from then on, however late a session takes
+        # notice of the new process.
+        known = born.get(tid) or since.get(tgid, start_ns)
         return min(known, first_wait.get(tid, known))
 
     def finish(tid: int) -> int:
@@ -357,6 +417,19 @@ def _lifetimes(capture: Capture, waits: Table, start_ns: int, end_ns: int):  # t
         return died.get(tid, end_ns if whole else last_wait.get(tid, 0))
 
     return begin, finish
+
+
+def _outlive(died: dict[int, int], born: dict[int, int], waits: Table) -> None:
+    """Threads that still woke others after their exit had begun were on a CPU until then.
+
+    Kernels tell of an exit when it begins. Tearing down the address space takes a while, and
+    only then the parent is woken.
+    """
+    late = np.isin(waits["waker_tid"], list(died))
+    for tid, wake in zip(waits["waker_tid"][late].tolist(), waits["wake_ns"][late].tolist(),
+                         strict=True):  # fmt: skip
+        if wake > died[tid] > born.get(tid, 0):
+            died[tid] = wake
 
 
 def _gil_ranges(capture: Capture) -> dict[int, tuple[int, int]]:
@@ -440,6 +513,7 @@ def _classify(threads: Threads, waits: Table, peer: I32, gil: Mask) -> tuple[U8,
     mark(gil, Category.GIL, WaitClass.GIL)
     idle = (kind == WaitKind.PREEMPTED) | (kind == WaitKind.YIELD)
     mark(idle, Category.PREEMPTED, WaitClass.PREEMPTED)
+    mark(waits["throttled_ns"] > 0, Category.THROTTLED, WaitClass.PREEMPTED)
     return cls, leaf
 
 
@@ -550,12 +624,24 @@ def _spans(capture: Capture, threads: Threads, calls: Calls) -> Spans:
     return Spans(off, start, end, order[piece], name, step, (*capture.strings, "deserialise"))
 
 
-def _faults(threads: Threads, faults: Table) -> FaultRuns:
+def _fault_trap_ns(capture: Capture) -> int:
+    """What the kernel probes measured that a fault costs besides what its record covers."""
+    meta, strings = capture.table("meta"), capture.strings
+    told = [
+        strings[value]
+        for key, value in zip(meta["key"].tolist(), meta["value"].tolist(), strict=True)
+        if strings[key] == "fault_trap_ns"
+    ]
+    return int(told[-1]) if told and told[-1].isdecimal() else 0
+
+
+def _faults(threads: Threads, faults: Table, trap_ns: int) -> FaultRuns:
     """Page faults that matter as intervals: long ones alone, dense runs of short ones joined.
 
     A minor fault takes about a microsecond; cut out one by one they would split the path into
-    dust. A run of faults less than ``FAULT_GAP_NS`` apart that fill three quarters of their run
-    is one interval; single short minor faults stay part of the CPU time around them.
+    dust. A run of faults less than ``FAULT_GAP_NS`` apart that fill two thirds of their run
+    is one interval; single short minor faults stay part of the CPU time around them. A fault
+    fills, of the gap after it, what entering and leaving the kernel take besides (``trap_ns``).
     """
     thread = threads.index(faults["tid"])
     keep = np.flatnonzero((thread >= 0) & ((faults["flags"] & FaultFlag.OPEN) == 0))
@@ -572,9 +658,11 @@ def _faults(threads: Threads, faults: Table) -> FaultRuns:
     first = np.flatnonzero(np.concatenate(([True], ~near)))
     count = np.diff(np.concatenate((first, [len(order)])))
     run_end = end[first + count - 1]
-    filled = np.add.reduceat(length, first)
+    gap = np.zeros(len(order), np.int64)
+    gap[:-1] = np.where(near, np.minimum(start[1:] - end[:-1], trap_ns), 0)
+    filled = np.add.reduceat(length + gap, first)
     whole = run_end - start[first]
-    good = alone[first] | ((whole >= FAULT_SHORT_NS) & (4 * filled >= 3 * whole))
+    good = alone[first] | ((whole >= FAULT_SHORT_NS) & (3 * filled >= 2 * whole))
     first, run_end, count = first[good], run_end[good], count[good]
     return FaultRuns(
         _offsets(thread[first], len(threads.tid)),

@@ -14,7 +14,8 @@ and their lengths sum to the interval exactly. How the path moves:
   followed into a sleep: whoever sleeps does not hold it.
 - A polling loop on a shared-memory queue is a wait of its own: the path goes to the writer at
   the moment its message was visible; noticing it is ``spin-handoff``.
-- Runnable is ``run-queue``, or ``preempted`` with who ran instead.
+- Runnable is ``run-queue``, or ``preempted`` with who ran instead, or ``throttled``.
+- Before a thread was born the path is with the one that created it.
 - Where waits were lost, being on a CPU proves nothing: ``unobserved``.
 
 The inner loop is C (``native/walk.c``); this module hands it columns.
@@ -132,6 +133,7 @@ class Walker:
                 g_actor=states.path.actor,
                 g_to=states.path.to,
                 g_gap=states.path.gap,
+                t_from=threads.creator,
             )
         )
 

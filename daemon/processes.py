@@ -107,7 +107,7 @@ class Processes:
             numbers = ", ".join(str(step) for step in left[:20])
             detail += f" with {len(left)} steps in flight: {numbers}"
         self._notes.event(SessionEvent.PROCESS_GONE, pid, detail, now_ns)
-        row = (pid, pid, now_ns, int(TaskEvent.EXIT), target.comm, 0, 0, 0)
+        row = (pid, pid, now_ns, int(TaskEvent.EXIT), target.comm, 0, 0, 0, 0)
         self._notes.write(_TASK, [row])
 
     def alive(self, pid: int) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpucorrelate.probes.host import procfs
 from gpucorrelate.probes.wire.schema import TaskEvent
 
-TaskRow = tuple[int, int, int, int, str, int, int, int]
+TaskRow = tuple[int, int, int, int, str, int, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -61,4 +61,4 @@ class ThreadNames:
         ns_tid = status.ns_pids[-1] if status and status.ns_pids else 0
         ns_tgid = status.ns_tgids[-1] if status and status.ns_tgids else 0
         event = TaskEvent.SEEN if first else TaskEvent.RENAMED
-        return tid, self.tgid, now_ns, int(event), name, 0, ns_tid, ns_tgid
+        return tid, self.tgid, now_ns, int(event), name, 0, ns_tid, ns_tgid, 0

@@ -78,6 +78,10 @@ class Tracer(Protocol):
     def capabilities(self) -> Sequence[Any]:
         """What works."""
 
+    @property
+    def fault_trap_ns(self) -> int:
+        """What a page fault costs besides what its record covers."""
+
     def new_targets(self) -> Sequence[tuple[int, int]]:
         """Processes that targets forked since the last call, with their parents."""
 
@@ -187,6 +191,8 @@ class Tracing:
             return
         # Shorter waits are in sums alone: tables of waits have to say so.
         told = {"min_wait_ns": str(self._config.min_wait_ns)}
+        # Storms of small faults are told from work by what they really cost.
+        told["fault_trap_ns"] = str(self._tracer.fault_trap_ns)
         session.notes.facts(told, time.monotonic_ns())
         for item in self._tracer.capabilities():
             session.notes.capability(item.source, item.state, item.reason)

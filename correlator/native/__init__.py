@@ -50,6 +50,7 @@ _POINTERS = (
     "l_off", "l_start", "l_end",
     "t_host", "y_off", "y_start", "y_end", "y_op",
     "g_off", "g_start", "g_end", "g_pred", "g_land", "g_margin", "g_actor", "g_to", "g_gap",
+    "t_from",
 )  # fmt: skip
 
 
@@ -117,6 +118,7 @@ class Columns:
     g_actor: I32
     g_to: I32
     g_gap: NDArray[np.uint8]
+    t_from: I32
 
 
 @cache

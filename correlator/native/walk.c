@@ -12,7 +12,7 @@
 #include <string.h>
 
 enum wait_class {
-	W_PREEMPTED = 0, /* runnable all along; peer: who ran instead */
+	W_PREEMPTED = 0, /* runnable all along, preempted or throttled; peer: who ran instead */
 	W_GIL = 1,	 /* interpreter lock; peer: its holder, -1 unknown */
 	W_LOCK = 2,	 /* lock: explained by its holder, then back to the waiter */
 	W_MESSAGE = 3,	 /* woken by a traced thread: the path moves there */
@@ -26,7 +26,6 @@ enum category {
 	C_GIL = 1,
 	C_SPIN_HANDOFF = 4,
 	C_RUN_QUEUE = 5,
-	C_PREEMPTED = 6,
 	C_PAGE_FAULT = 9,
 	C_UNOBSERVED = 14,
 	C_UNEXPLAINED = 15,
@@ -76,6 +75,8 @@ struct walk_model {
 	const int64_t *g_off, *g_start, *g_end, *g_pred, *g_land, *g_margin;
 	const int32_t *g_actor, *g_to;
 	const uint8_t *g_gap;
+	/* by thread: who created it at t_first, -1 unknown or known since before */
+	const int32_t *t_from;
 	int64_t n_streams;
 };
 
@@ -419,12 +420,15 @@ static int push_frame(struct walker *w, int64_t floor, int mode)
 	return 1;
 }
 
-/* A thread of the same process that was on a CPU just before t, other than the current. */
+/*
+ * A thread of the same process that was on a CPU just before t, other than the current; where
+ * there is none, one that had lost its CPU to somebody else: it ran, and did not go to sleep.
+ */
 static int32_t running_sibling(const struct walker *w)
 {
 	const struct walk_model *m = w->m;
-	int32_t proc = m->t_proc[w->tid], best = -1;
-	int64_t i, best_since = INT64_MAX;
+	int32_t proc = m->t_proc[w->tid], best = -1, ready = -1;
+	int64_t i, best_since = INT64_MAX, ready_since = INT64_MAX;
 
 	if (proc < 0)
 		return -1;
@@ -435,15 +439,22 @@ static int32_t running_sibling(const struct walker *w)
 		if (x == w->tid || m->t_first[x] >= w->t || m->t_last[x] < w->t)
 			continue;
 		k = last_before(m->w_start, base, m->w_off[x + 1], w->t);
-		if (k < base || m->w_end[k] >= w->t)
+		if (k < base)
 			continue;
+		if (m->w_end[k] >= w->t) {
+			if (m->w_class[k] == W_PREEMPTED && m->w_start[k] < ready_since) {
+				ready_since = m->w_start[k];
+				ready = x;
+			}
+			continue;
+		}
 		since = m->w_end[k];
 		if (since < best_since) {
 			best_since = since;
 			best = x;
 		}
 	}
-	return best;
+	return best >= 0 ? best : ready;
 }
 
 /*
@@ -531,7 +542,7 @@ static void in_wait(struct walker *w, int64_t i, int64_t floor, int *idle)
 	int cls = m->w_class[i];
 
 	if (cls == W_PREEMPTED) {
-		take(w, C_PREEMPTED, lo, peer, E_WAIT, i);
+		take(w, m->w_leaf[i], lo, peer, E_WAIT, i);
 		return;
 	}
 	if (wake > 0 && w->t > wake) {
@@ -565,7 +576,7 @@ static void handoff(struct walker *w, int64_t sent, int64_t q, int64_t i, int64_
 		int64_t a = max64(lo, m->w_start[i]), wake = m->w_wake[i];
 
 		if (m->w_class[i] == W_PREEMPTED)
-			take(w, C_PREEMPTED, a, m->w_peer[i], E_WAIT, i);
+			take(w, m->w_leaf[i], a, m->w_peer[i], E_WAIT, i);
 		else if (wake > 0 && w->t > wake)
 			take(w, C_RUN_QUEUE, max64(a, wake), -1, E_WAIT, i);
 		else
@@ -666,7 +677,7 @@ static int in_sync(struct walker *w, int64_t y, int64_t i, int64_t floor)
 		lo = max64(end, floor);
 		/* what the thread's own waits say of its way back to a CPU says more */
 		if (i >= base && w->t <= m->w_end[i] && m->w_class[i] == W_PREEMPTED)
-			take(w, C_PREEMPTED, max64(lo, m->w_start[i]), m->w_peer[i], E_WAIT, i);
+			take(w, m->w_leaf[i], max64(lo, m->w_start[i]), m->w_peer[i], E_WAIT, i);
 		else if (i >= base && w->t <= m->w_end[i] && m->w_wake[i] > 0 &&
 			 w->t > m->w_wake[i])
 			take(w, C_RUN_QUEUE, max64(lo, m->w_wake[i]), -1, E_WAIT, i);
@@ -704,6 +715,11 @@ static void walk_leg(struct walker *w)
 		}
 		if (w->tid >= m->n_threads) {
 			in_stream(w, floor);
+			continue;
+		}
+		if (w->tid >= 0 && w->t <= m->t_first[w->tid] && m->t_from[w->tid] >= 0) {
+			w->tid = m->t_from[w->tid];
+			w->slack = -1;
 			continue;
 		}
 		if (w->tid < 0 || w->t > m->t_last[w->tid] || w->t <= m->t_first[w->tid]) {

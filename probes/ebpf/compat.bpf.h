@@ -88,9 +88,15 @@ struct signal_struct {
 	atomic_t live;
 } GPC_CORE;
 
+struct cfs_rq {
+	int throttle_count;
+	__u64 throttled_clock_self_time;
+} GPC_CORE;
+
 struct sched_entity {
 	__u64 sum_exec_runtime;
 	__u64 prev_sum_exec_runtime;
+	struct cfs_rq *cfs_rq;
 } GPC_CORE;
 
 struct task_struct {
@@ -145,12 +151,14 @@ struct bpf_perf_event_data;
 struct pt_regs {
 	unsigned long di;
 	unsigned long si;
+	unsigned long dx;
 	unsigned long orig_ax;
 } GPC_CORE;
 
 #define GPC_REGS_NR(regs) ((long)(regs)->orig_ax)
 #define GPC_REGS_ARG0(regs) ((regs)->di)
 #define GPC_REGS_ARG1(regs) ((regs)->si)
+#define GPC_REGS_ARG2(regs) ((regs)->dx)
 /* User addresses are below this, page tables of five levels included. */
 #define GPC_USER_END (1ull << 56)
 #else

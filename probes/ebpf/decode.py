@@ -54,6 +54,7 @@ def wait_rows(records: NDArray[np.void]) -> Rows:
     """Rows of kind ``wait``."""
     fields = _named(records)
     fields |= {"ran_tid": records["arg2"] & _U32, "ran_tgid": records["arg2"] >> np.uint64(32)}
+    fields |= {"throttled_ns": records["block_ns"]}
     return _rows("wait", len(records), fields)
 
 
@@ -83,6 +84,7 @@ def task_rows(records: NDArray[np.void], strings: StringTable) -> Rows:
         "parent_tgid": records["waker_tid"],
         "ns_tid": records["block_ns"] & _U32,
         "ns_tgid": records["block_ns"] >> np.uint64(32),
+        "parent_tid": records["waker_tgid"],
     }
     return _rows("task", len(records), fields)
 

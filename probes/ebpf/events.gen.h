@@ -68,11 +68,11 @@ struct gpc_rec {
 	__s64 end_ns; /* end */
 	__u64 arg; /* wait: first syscall argument; fault: address; task: comm bytes 0-7 */
 	__u64 arg2; /* wait: who ran before, tgid << 32 | tid; fault: inode; task: comm bytes 8-15; spin: turns */
-	__u64 block_ns; /* fault: time off CPU inside it */
+	__u64 block_ns; /* fault: time off CPU inside it; wait: throttled */
 	__u32 tid; /* thread */
 	__u32 tgid; /* process */
 	__u32 waker_tid; /* waker; preempted: who ran instead; task: parent tgid */
-	__u32 waker_tgid; /* its process */
+	__u32 waker_tgid; /* its process; task: thread that created it */
 	__u32 op; /* futex op or FdKind; fault: device; task: TaskEvent */
 	__u16 cpu; /* CPU */
 	__s16 syscall; /* own syscall */

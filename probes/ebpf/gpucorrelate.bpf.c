@@ -12,6 +12,7 @@
 #include "context.bpf.h"
 #include "sums.bpf.h"
 #include "blame.bpf.h"
+#include "throttle.bpf.h"
 #include "waits.bpf.h"
 #include "tasks.bpf.h"
 #include "faults.bpf.h"

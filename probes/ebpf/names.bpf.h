@@ -36,24 +36,25 @@ static __always_inline __u32 own_ns_id(struct task_struct *task)
 }
 
 static __always_inline void task_fill(struct gpc_rec *r, struct task_struct *task, __u32 event,
-				      const char *comm, __u32 parent)
+				      const char *comm, __u32 parent, __u32 creator)
 {
 	r->start_ns = bpf_ktime_get_ns();
 	r->op = event;
 	r->waker_tid = parent;
+	r->waker_tgid = creator;
 	r->block_ns = own_ns_id(task) | (__u64)own_ns_id(task->group_leader) << 32;
 	if (bpf_probe_read_kernel_str(&r->arg, 16, comm) < 0)
 		count(GPC_CPU_FAIL_READ);
 }
 
 static __always_inline void task_emit(struct task_struct *task, __u32 event, const char *comm,
-				      __u32 parent)
+				      __u32 parent, __u32 creator)
 {
 	struct gpc_rec *r = rec_reserve(GPC_REC_TASK, task);
 
 	if (!r)
 		return;
-	task_fill(r, task, event, comm, parent);
+	task_fill(r, task, event, comm, parent, creator);
 	rec_submit(r);
 }
 
@@ -65,7 +66,7 @@ static __always_inline void announce(struct task_struct *task, struct gpc_state 
 	if (s->epoch == epoch)
 		return;
 	s->epoch = epoch;
-	task_emit(task, GPC_TASK_SEEN, task->comm, task->real_parent->tgid);
+	task_emit(task, GPC_TASK_SEEN, task->comm, task->real_parent->tgid, 0);
 }
 
 static __always_inline void announce_other(struct task_struct *task)

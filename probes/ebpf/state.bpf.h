@@ -43,6 +43,10 @@ struct gpc_state {
 	__u64 spin_start_ns, spin_last_ns;
 	__u32 spin_turns;
 	__u32 cpu; /* it left */
+	/* Whose account of throttled time is compared at the end; NULL: nobody's. */
+	struct cfs_rq *queue;
+	__u64 throttled_ns;
+	__u64 due_ns; /* when the sleep it is in ends by itself; 0: unknown */
 };
 
 struct {

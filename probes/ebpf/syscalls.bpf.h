@@ -8,6 +8,7 @@
 #define NR_SCHED_YIELD 24
 #define NR_FUTEX 202
 #define NR_FUTEX_WAITV 449
+#define NR_NANOSLEEP 35
 #define NR_FUTEX_WAIT 455
 #define GPC_KINDS 512
 
@@ -117,6 +118,30 @@ static __always_inline void describe_futex(struct gpc_state *s, __s16 nr, __u64 
 		s->arg = first.uaddr;
 }
 
+/* include/uapi/linux/time.h */
+#define CLOCK_MONOTONIC 1
+#define TIMER_ABSTIME 1
+struct gpc_timespec {
+	__s64 tv_sec, tv_nsec;
+};
+
+/* When the sleep that begins now ends by itself, where that is told on our clock. */
+static __always_inline void describe_sleep(struct gpc_state *s, __s16 nr, struct pt_regs *regs)
+{
+	bool plain = nr == NR_NANOSLEEP;
+	void *wanted = (void *)(plain ? GPC_REGS_ARG0(regs) : GPC_REGS_ARG2(regs));
+	bool at = !plain && GPC_REGS_ARG1(regs) & TIMER_ABSTIME;
+	struct gpc_timespec time;
+
+	if (at && GPC_REGS_ARG0(regs) != CLOCK_MONOTONIC)
+		return;
+	if (bpf_probe_read_user(&time, sizeof(time), wanted)) {
+		count(GPC_CPU_FAIL_READ);
+		return;
+	}
+	s->due_ns = (at ? 0 : bpf_ktime_get_ns()) + time.tv_sec * 1000000000ull + time.tv_nsec;
+}
+
 /* A thread without a syscall number blocks in a fault, or was stopped on its way to user code. */
 static __always_inline __u8 kind_without_syscall(struct task_struct *task, struct gpc_state *s)
 {
@@ -138,6 +163,7 @@ static __always_inline void describe(struct task_struct *task, struct gpc_state 
 
 	s->arg = 0;
 	s->op = 0;
+	s->due_ns = 0;
 	/* A fault that never ended (a signal came instead) is over when another syscall waits. */
 	if (s->fault_ns && s->fault_nr != nr)
 		s->fault_ns = 0;
@@ -158,6 +184,8 @@ static __always_inline void describe(struct task_struct *task, struct gpc_state 
 	s->arg = GPC_REGS_ARG0(regs);
 	if (s->kind == GPC_WAIT_READ || s->kind == GPC_WAIT_WRITE)
 		s->op = fd_kind(task, s->arg);
+	else if (s->kind == GPC_WAIT_SLEEP && is_current)
+		describe_sleep(s, nr, regs);
 	else if (s->kind == GPC_WAIT_FUTEX && is_current)
 		describe_futex(s, nr, GPC_REGS_ARG1(regs));
 	else if (s->kind == GPC_WAIT_FUTEX && nr == NR_FUTEX)

@@ -15,7 +15,7 @@ int BPF_PROG(task_fork, struct task_struct *parent, struct task_struct *child)
 	s = state_of(child);
 	if (s)
 		s->epoch = gpc_control[GPC_CTL_EPOCH];
-	task_emit(child, GPC_TASK_FORK, child->comm, parent->tgid);
+	task_emit(child, GPC_TASK_FORK, child->comm, parent->tgid, parent->pid);
 	return 0;
 }
 
@@ -23,7 +23,7 @@ SEC("tp_btf/sched_process_exec")
 int BPF_PROG(task_exec, struct task_struct *task)
 {
 	if (is_target(task->tgid))
-		task_emit(task, GPC_TASK_EXEC, task->comm, task->real_parent->tgid);
+		task_emit(task, GPC_TASK_EXEC, task->comm, task->real_parent->tgid, 0);
 	return 0;
 }
 
@@ -33,7 +33,7 @@ int BPF_PROG(task_renamed, struct task_struct *task, const char *comm)
 	struct gpc_state *s = state_if_any(task);
 
 	if (s && s->epoch == (__u32)gpc_control[GPC_CTL_EPOCH])
-		task_emit(task, GPC_TASK_RENAMED, comm, task->real_parent->tgid);
+		task_emit(task, GPC_TASK_RENAMED, comm, task->real_parent->tgid, 0);
 	return 0;
 }
 
@@ -47,7 +47,7 @@ int BPF_PROG(task_exit, struct task_struct *task)
 	s = state_if_any(task);
 	if (s && s->off_ns)
 		wait_recover(task, s, bpf_ktime_get_ns());
-	task_emit(task, GPC_TASK_EXIT, task->comm, task->real_parent->tgid);
+	task_emit(task, GPC_TASK_EXIT, task->comm, task->real_parent->tgid, 0);
 	/* The counter fell before this tracepoint: zero means that no thread is left. */
 	if (!task->signal->live.counter)
 		clear_target(task->tgid);

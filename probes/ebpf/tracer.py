@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpucorrelate.probes.ebpf import decode, selftest, support
+from gpucorrelate.probes.ebpf import decode, selftest, support, trap
 from gpucorrelate.probes.ebpf.kernel import Kernel
 from gpucorrelate.probes.ebpf.layout import IterMode
 from gpucorrelate.probes.ebpf.ring import RECORD, as_records, as_words
@@ -54,7 +54,12 @@ class Tracer:
     Every method may be called from any thread. Process ids given and returned are those of the
     initial pid namespace, except that in a child namespace ``add_target`` and ``remove_target``
     take the caller's own ids.
+
+    Attributes:
+        fault_trap_ns: What a page fault costs on this host besides what its record covers.
     """
+
+    fault_trap_ns = 0
 
     def __init__(self, kernel: Kernel, found: support.Support, config: TracerConfig) -> None:
         self._kernel = kernel
@@ -90,6 +95,7 @@ class Tracer:
             kernel.attach()
             tracer = cls(kernel, found, config)
             selftest.run(tracer)
+            tracer.fault_trap_ns = trap.measure(tracer) if "fault_user" in kernel.attached else 0
             tracer.losses()  # what the self-test lost is nobody's loss
             if config.yields:
                 tracer.set_yields(on=True)

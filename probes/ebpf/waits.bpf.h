@@ -28,6 +28,7 @@ int BPF_PROG(wait_waking, struct task_struct *task)
 		s->waker_tgid = waker->tgid;
 		s->waker_nr = nr;
 		s->flags |= wake_context(waker, nr);
+		throttle_note(s, task);
 		s->wake_ns = now;
 		return 0;
 	}
@@ -60,6 +61,28 @@ static __always_inline void wait_use_early(struct gpc_state *s)
 	s->early_ns = 0;
 }
 
+/* A sleep that nobody was seen to end, and that was over: its timer did. */
+static __always_inline void wait_use_due(struct gpc_state *s, __u64 end)
+{
+	if (s->kind != GPC_WAIT_SLEEP || s->wake_ns || !s->due_ns || s->due_ns > end)
+		return;
+	s->wake_ns = s->due_ns > s->off_ns ? s->due_ns : s->off_ns;
+	s->flags |= GPC_WF_WAKE_TIMER;
+}
+
+/* Of a wait that ends, how long its thread could have run and was throttled. */
+static __always_inline __u64 wait_throttled(struct task_struct *task, struct gpc_state *s,
+					    __u64 end)
+{
+	if (!is_sleep(s->kind))
+		return throttle_since(s, end - s->off_ns);
+	/* The account is of the queue it was in before; it may have been woken into another. */
+	if (!s->wake_ns || end < s->wake_ns || !bpf_core_field_exists(task->se.cfs_rq) ||
+	    task->se.cfs_rq != s->queue)
+		return 0;
+	return throttle_since(s, end - s->wake_ns);
+}
+
 static __always_inline void wait_emit(struct task_struct *task, struct gpc_state *s, __u64 ran,
 				      __u64 end)
 {
@@ -72,6 +95,7 @@ static __always_inline void wait_emit(struct task_struct *task, struct gpc_state
 	r->end_ns = end;
 	r->arg = s->arg;
 	r->arg2 = ran;
+	r->block_ns = wait_throttled(task, s, end);
 	r->op = s->op;
 	r->waker_tid = s->waker_tid;
 	r->waker_tgid = s->waker_tgid;
@@ -125,6 +149,7 @@ static __always_inline void wait_recover(struct task_struct *task, struct gpc_st
 	} else if (is_sleep(s->kind) && !s->wake_ns && s->early_ns && s->early_ns <= end) {
 		wait_use_early(s);
 	}
+	wait_use_due(s, end);
 	wait_finish(task, s, 0, end);
 }
 
@@ -150,10 +175,12 @@ static __always_inline void wait_begin(struct task_struct *prev, struct task_str
 		s->waker_tgid = next->tgid;
 		s->waker_nr = syscall_of(next);
 		s->wake_ns = now;
+		throttle_note(s, prev);
 	} else {
 		s->waker_tid = s->waker_tgid = 0;
 		s->waker_nr = -1;
 		s->wake_ns = 0;
+		s->queue = NULL;
 		describe(prev, s, true);
 	}
 	barrier(); /* a waker that sees off_ns must find the rest in place */
@@ -169,6 +196,7 @@ static __always_inline void wait_end(struct task_struct *next, struct task_struc
 	if (is_sleep(s->kind)) {
 		if (!s->wake_ns && s->early_ns)
 			wait_use_early(s);
+		wait_use_due(s, now);
 		s->early_ns = 0;
 	} else {
 		blame(s, prev, now - s->off_ns);

@@ -66,7 +66,7 @@ static __always_inline void walk_attach(struct seq_file *seq, struct task_struct
 	/* Before anything else is known of the thread: its next switch must be seen. */
 	set_target(task->tgid);
 	s->epoch = gpc_control[GPC_CTL_EPOCH];
-	task_fill(r, task, GPC_TASK_SEEN, task->comm, task->real_parent->tgid);
+	task_fill(r, task, GPC_TASK_SEEN, task->comm, task->real_parent->tgid, 0);
 	walk_write(seq, r);
 	if (s->off_ns || task->on_cpu)
 		return;
@@ -75,6 +75,7 @@ static __always_inline void walk_attach(struct seq_file *seq, struct task_struct
 	s->waker_tid = s->waker_tgid = 0;
 	s->waker_nr = -1;
 	s->fault_ns = 0;
+	s->queue = NULL;
 	describe(task, s, false);
 	s->wake_ns = 0;
 	if (!task->__state) {

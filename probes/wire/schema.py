@@ -279,6 +279,12 @@ KINDS: tuple[Kind, ...] = (
             _c("waker_tgid", "u32", "process of that thread; 0: unknown"),
             _c("ran_tid", "u32", "thread that had the CPU right before; 0: idle or unknown"),
             _c("ran_tgid", "u32", "process of that thread"),
+            _c(
+                "throttled_ns",
+                "u64",
+                "of the time it could have run, kept from it by a CPU quota of its cgroup or of "
+                "one above; that comes first",
+            ),
         ),
     ),
     Kind(
@@ -329,6 +335,7 @@ KINDS: tuple[Kind, ...] = (
             _c("parent_tgid", "u32", "process that created it; 0: unknown"),
             _c("ns_tid", "u32", "thread id in its own pid namespace; 0: unknown"),
             _c("ns_tgid", "u32", "process id in its own pid namespace; 0: unknown"),
+            _c("parent_tid", "u32", "fork: thread that created it; 0: unknown"),
         ),
     ),
     Kind(
@@ -656,11 +663,11 @@ KERNEL_RECORD: tuple[Column, ...] = (
         "u64",
         "wait: who ran before, tgid << 32 | tid; fault: inode; task: comm bytes 8-15; spin: turns",
     ),
-    Column("block_ns", "u64", "fault: time off CPU inside it"),
+    Column("block_ns", "u64", "fault: time off CPU inside it; wait: throttled"),
     Column("tid", "u32", "thread"),
     Column("tgid", "u32", "process"),
     Column("waker_tid", "u32", "waker; preempted: who ran instead; task: parent tgid"),
-    Column("waker_tgid", "u32", "its process"),
+    Column("waker_tgid", "u32", "its process; task: thread that created it"),
     Column("op", "u32", "futex op or FdKind; fault: device; task: TaskEvent"),
     Column("cpu", "u16", "CPU"),
     Column("syscall", "i16", "own syscall"),

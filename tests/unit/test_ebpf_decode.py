@@ -56,7 +56,7 @@ def test_a_wait_keeps_every_field() -> None:
     made = record(
         KernelRecord.WAIT, tid=7, tgid=5, start_ns=100, wake_ns=150, end_ns=200, cpu=3,
         wait_kind=WaitKind.FUTEX, flags=WaitFlag.WAKE_EARLY, syscall=202, waker_syscall=-2,
-        op=137, arg=1 << 63, waker_tid=8, waker_tgid=6, arg2=11 << 32 | 12,
+        op=137, arg=1 << 63, waker_tid=8, waker_tgid=6, arg2=11 << 32 | 12, block_ns=13,
     )  # fmt: skip
     (rows,) = rows_of(made, StringTable())
     assert (rows.kind.name, rows.count) == ("wait", 1)
@@ -64,6 +64,7 @@ def test_a_wait_keeps_every_field() -> None:
         "tid": 7, "tgid": 5, "start_ns": 100, "wake_ns": 150, "end_ns": 200, "cpu": 3,
         "wait_kind": 1, "flags": 128, "syscall": 202, "waker_syscall": -2, "op": 137,
         "arg": 1 << 63, "waker_tid": 8, "waker_tgid": 6, "ran_tid": 12, "ran_tgid": 11,
+        "throttled_ns": 13,
     }  # fmt: skip
     assert {name: column(rows, name)[0] for name in expected} == expected
     assert {item.name for item in rows.kind.columns} == set(expected)
@@ -96,13 +97,20 @@ def test_a_fault_has_its_address_and_file() -> None:
 def test_a_task_has_its_name_and_both_namespaces(comm: bytes, text: str) -> None:
     made = record(
         KernelRecord.TASK, tid=7, tgid=5, start_ns=77, op=TaskEvent.FORK, waker_tid=4,
-        block_ns=2 << 32 | 3, **named(comm),
+        waker_tgid=9, block_ns=2 << 32 | 3, **named(comm),
     )  # fmt: skip
     strings = StringTable()
     (rows,) = rows_of(made, strings)
     texts = dict(strings.take_fresh()) | {0: ""}
     assert texts[column(rows, "comm")[0]] == text
-    expected = {"t_ns": 77, "event": 1, "parent_tgid": 4, "ns_tid": 3, "ns_tgid": 2}
+    expected = {
+        "t_ns": 77,
+        "event": 1,
+        "parent_tgid": 4,
+        "ns_tid": 3,
+        "ns_tgid": 2,
+        "parent_tid": 9,
+    }
     assert {name: column(rows, name)[0] for name in expected} == expected
 
 

@@ -59,9 +59,9 @@ def test_the_latest_of_each_fact_is_restated() -> None:
 
 def test_a_dead_task_is_not_restated() -> None:
     feed = Feed()
-    feed.rows("task", [(1, 1, 5, int(TaskEvent.SEEN), "a", 0, 1, 1)])
-    feed.rows("task", [(2, 1, 5, int(TaskEvent.FORK), "b", 0, 0, 0)])
-    feed.rows("task", [(1, 1, 6, int(TaskEvent.EXIT), "a", 0, 0, 0)])
+    feed.rows("task", [(1, 1, 5, int(TaskEvent.SEEN), "a", 0, 1, 1, 0)])
+    feed.rows("task", [(2, 1, 5, int(TaskEvent.FORK), "b", 0, 0, 0, 0)])
+    feed.rows("task", [(1, 1, 6, int(TaskEvent.EXIT), "a", 0, 0, 0, 0)])
     assert feed.restated().values("task", "tid") == [2]
     feed.recall.forget_task(2)
     assert feed.restated().rows("task") == []
