@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from gpucorrelate.correlator.steps import Steps
 
 _EVIDENCE_WAIT, _EVIDENCE_QUEUE, _EVIDENCE_FAULT, _EVIDENCE_GPU, _EVIDENCE_SYNC = 1, 2, 3, 4, 5
+_EVIDENCE_LOST = 6
 _MODE_RETURN, _MODE_GIL, _MODE_GIL_INFERRED = 1, 2, 3
 
 #: x86-64 system calls by number, where waiters and wakers are usually found
@@ -77,34 +78,15 @@ _WAITED = frozenset(
 )
 
 
+_NOT_SCHEDULED = frozenset({PhaseName.ADMIT, PhaseName.QUEUE, PhaseName.BETWEEN})
+
+#: What keeps a holder of the interpreter lock from getting on.
+_OF_A_HOLDER = _WAITED - {Category.MESSAGE, Category.LOCK}
+
+
 def syscall_name(number: int) -> str:
     """``write``, ``syscall 999``; empty for none."""
     return "" if number < 0 else SYSCALLS.get(number, f"syscall {number}")
-
-
-class _Holds:
-    """Stretches in which somebody waited for a lock, asked for in order of time."""
-
-    def __init__(self, hops: NDArray[np.void]) -> None:
-        modes = hops["mode"]
-        rows = hops[modes >= _MODE_RETURN][["start", "end", "from", "evidence"]]
-        self._rows = sorted(rows.tolist())
-        self._next = 0
-        self._open: list[tuple[int, int, int, int]] = []
-
-    def waiter(self, start: int, end: int, holder: int) -> tuple[int, int]:
-        """The innermost waiter for whom ``holder`` held a lock in an interval, and its wait.
-
-        Both are -1 for none.
-        """
-        rows, open_ = self._rows, self._open
-        while self._next < len(rows) and rows[self._next][0] <= start:
-            open_.append(rows[self._next])
-            self._next += 1
-        while open_ and open_[-1][1] <= start:
-            open_.pop()
-        found = (row for row in reversed(open_) if end <= row[1] and row[2] != holder)
-        return next(((row[2], row[3]) for row in found), (-1, -1))
 
 
 class Describer:
@@ -218,21 +200,16 @@ class Describer:
             return self.span_name(int(at))[0]
         return ""
 
-    def segments(
-        self, rows: NDArray[np.void], hops: NDArray[np.void], cuts: Sequence[Cut]
-    ) -> list[Segment]:
+    def segments(self, rows: NDArray[np.void], cuts: Sequence[Cut]) -> list[Segment]:
         """Report values of the walk's segments, adjacent equal ones joined."""
-        return list(self.each(rows, hops, cuts))
+        return list(self.each(rows, cuts))
 
-    def each(
-        self, rows: NDArray[np.void], hops: NDArray[np.void], cuts: Sequence[Cut]
-    ) -> Iterator[Segment]:
+    def each(self, rows: NDArray[np.void], cuts: Sequence[Cut]) -> Iterator[Segment]:
         """The same, one after another: a path may have more segments than memory should hold."""
-        holds = _Holds(hops)
         last: Segment | None = None
         for at in range(0, len(rows), _AT_ONCE):
             for row in rows[at : at + _AT_ONCE].tolist():
-                segment = self._segment(row, holds, cuts)
+                segment = self._segment(row, cuts)
                 if last is not None and _mergeable(last, segment):
                     last = _merged(last, segment)
                     continue
@@ -245,16 +222,15 @@ class Describer:
     def _segment(
         self,
         row: tuple[int, ...],
-        holds: _Holds,
         cuts: Sequence[Cut],
     ) -> Segment:
-        start, end, evidence, span, slack, thread, related, _, phase, cat, ekind, guess, _, _ = row
+        start, end, evidence, span, slack, held_by, *row_of = row
+        thread, related, held, _, phase, cat, ekind, guess, _ = row_of
         cut = cuts[phase] if 0 <= phase < len(cuts) else None
         phase_name = cut.phase if cut else PhaseName.UNKNOWN
         name, step = self.span_name(span)
-        if not step and cut is not None and cut.step >= 0:
-            step = int(self._steps.number[cut.step])
-        held, held_by = holds.waiter(start, end, thread) if row[12] else (-1, -1)
+        if not step and cut is not None:
+            step = self._step_of(cut, start, end, thread)
         # Requests of one batch share most of their path: so do their segments.
         key = (
             start,
@@ -277,6 +253,8 @@ class Describer:
             category = CATEGORIES[cat]
             if category in (Category.GPU, Category.GPU_EARLIER):
                 name, step = self._words.operation(evidence), self._words.owner(evidence)
+            at = (start, thread, held, guess)
+            cause = self._cause(category, ekind, evidence, related, at)
             made = self._made[key] = Segment(
                 start,
                 end,
@@ -285,11 +263,29 @@ class Describer:
                 phase_name,
                 name,
                 step or None,
-                self._cause(category, ekind, evidence, related, (start, thread, held, guess)),
+                _guessed(cause) if cause and guess and category in _OF_A_HOLDER else cause,
                 self._evidence(ekind, evidence) or self._running(span, thread, held_by),
                 None if slack < 0 else slack,
             )
         return made
+
+    def _step_of(self, cut: Cut, start: int, end: int, thread: int) -> int:
+        """The step that a stretch without a step of its own belongs to; 0 for none.
+
+        While a request is not scheduled it waits for others' steps.
+        """
+        if cut.phase not in _NOT_SCHEDULED:
+            return int(self._steps.number[cut.step]) if cut.step >= 0 else 0
+        if not 0 <= thread < len(self._s.threads.tid):
+            return 0
+        engine = int(self._s.threads.tgid[thread]) in self._engine
+        return self._steps.alone_in(start, end) if engine else 0
+
+    @cached_property
+    def _engine(self) -> set[int]:
+        """Processes of engine cores and workers."""
+        roles = {info.tgid: info.role for info in self._s.capture.streams}
+        return {tgid for tgid, role in roles.items() if role.startswith(("core", "worker"))}
 
     def _cause(
         self,
@@ -318,6 +314,8 @@ class Describer:
         if ekind == _EVIDENCE_WAIT:
             return self._wait_cause(category, evidence)
         if category is Category.UNOBSERVED:
+            if ekind == _EVIDENCE_LOST:
+                return Cause("records of waits were lost then")
             return self._not_observed(start, thread)
         if held >= 0:
             return Cause("holds the lock for which waits", self.actor(held))
@@ -464,6 +462,15 @@ class Describer:
         detail = f"while {doing}" if doing else ""
         cause = Cause(verb, self.actor(to), detail)
         return Wait(start, end, self.actor(waiter), kind, cause, phase)
+
+
+def _guessed(cause: Cause) -> Cause:
+    """What kept somebody who is only thought to have held the interpreter lock."""
+    if cause.verb.endswith(":"):
+        verb = f"{cause.verb[:-1]} of who probably held the interpreter lock:"
+    else:
+        verb = f"probably held the interpreter lock; {cause.verb}"
+    return Cause(verb, cause.actor, cause.detail)
 
 
 def file_name(dev: int, inode: int) -> str:

@@ -114,6 +114,8 @@ def doubts(capture: Capture, states: States, steps: Steps, request: Request) -> 
     there the path is unobserved.
     """
     found = []
+    if request.arrival_lost:
+        found.append("its arrival was not recorded")
     if request.steps:
         # The steps of one engine core lie side by side, in the order of their numbers.
         first, last = request.steps[0], request.steps[-1]

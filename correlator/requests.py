@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpucorrelate.correlator import handovers
 from gpucorrelate.correlator.report.values import PhaseName
 from gpucorrelate.probes.wire.schema import Anchor, TokenPlace
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpucorrelate.correlator.capture import Capture
+    from gpucorrelate.correlator.handovers import Handover
     from gpucorrelate.correlator.steps import Rowsets, Steps
 
     I64 = NDArray[np.int64]
@@ -76,6 +78,7 @@ class Request:
     arrival_ns: int
     end_ns: int
     arrival_what: str
+    arrival_lost: bool  # it came through a frontend that tells of arrivals, not of this one
     end_what: str
     complete: bool
     status: str
@@ -116,6 +119,8 @@ class _Sources:
     checks: dict[int, list[tuple[TokenPlace, int, int, str]]]
     client: dict[str, tuple[TokenPlace, int, int, str]]
     sharing: Counter[tuple[int, int]]  # requests of each HTTP exchange
+    tokenised: dict[tuple[int, int], Handover]  # exchange -> its prompts were tokens
+    sent: dict[int, Handover]  # step -> its outputs were ready to be sent to the frontend
 
 
 _ANCHORS = {int(a): a for a in Anchor}
@@ -128,6 +133,7 @@ def build(capture: Capture, steps: Steps, sets: Rowsets) -> tuple[Request, ...]:
     ids.discard(0)
     sources.link.update(_links_by_name(capture, sources, ids))
     sources.sharing.update(sources.link.values())
+    sources.tokenised.update(handovers.tokenised(capture, _with_renderer(sources)))
     end_ns = _end_of(capture)
     made = [_request(capture, steps, sources, rid, end_ns) for rid in ids]
     # Exchanges that never became a request of the engine (refused, malformed) are requests too.
@@ -142,6 +148,19 @@ def build(capture: Capture, steps: Steps, sets: Rowsets) -> tuple[Request, ...]:
         else r
         for r in found
     )
+
+
+def _with_renderer(sources: _Sources) -> dict[tuple[int, int], handovers.Turn]:
+    """When the prompts of each exchange were being made tokens, and how many they are."""
+    turns: dict[tuple[int, int], handovers.Turn] = {}
+    for exchange, marks in sources.http.items():
+        first: dict[Anchor, int] = {}
+        for anchor, mark in marks:
+            first.setdefault(anchor, mark.t_ns)
+        start, end = first.get(Anchor.TOKENISE_START), first.get(Anchor.TOKENISED)
+        if start is not None and end is not None:
+            turns[exchange] = handovers.Turn(start, end, max(1, sources.sharing[exchange]))
+    return turns
 
 
 def _links_by_name(
@@ -203,6 +222,8 @@ def _collect(capture: Capture, steps: Steps, sets: Rowsets) -> _Sources:
         _outputs_by_request(capture, sets),
         *_checks(capture),
         Counter(),
+        {},
+        handovers.sent(capture, steps),
     )
 
 
@@ -295,7 +316,8 @@ def _request(
     if end <= arrival:
         return None
     engine = _engine_part(steps, in_steps, tokens, arrival, end)
-    legs, cuts = _partition(steps, first, engine, tokens, arrival, end, end_what)
+    hands = _hands(sources, engine, tokens, exchange)
+    legs, cuts = _partition(steps, first, engine, hands, arrival, end, end_what)
     external, aliases = _names(internal, first, marks)
     checks = [*sources.checks.get(rid, [])]
     checks += [sources.client[name] for name in (external, *aliases) if name in sources.client][:1]
@@ -309,6 +331,7 @@ def _request(
         arrival_ns=arrival,
         end_ns=end,
         arrival_what=arrival_what,
+        arrival_lost=bool(sources.http) and Anchor.RECEIVED not in first,
         end_what=end_what,
         complete=complete,
         status=_status(first, checks, complete=complete),
@@ -320,7 +343,7 @@ def _request(
         tokens_out=counts.get(TokenPlace.ENGINE, produced or counts.get(TokenPlace.FRONTEND)),
         must_sample=_must_sample(in_steps, tokens),
         legs=legs,
-        ttft_legs=_ttft_legs(legs, engine, tokens, first_token),
+        ttft_legs=_ttft_legs(legs, engine, tokens, hands, first_token),
         cuts=cuts,
         first_token_ns=first_token,
         http=bool(web),
@@ -473,6 +496,34 @@ def _engine_part(
     return _Engine(start, min(end, steps.end_ns(final)), int(steps.tid[final]), tuple(used))
 
 
+@dataclass(frozen=True)
+class _Hands:
+    """Who else had a request in hand, and until when; ``None`` where that is not known.
+
+    Attributes:
+        tokenised: The tokeniser's thread.
+        first: The sender of outputs, with its first.
+        last: The same, with its last.
+    """
+
+    tokenised: Handover | None
+    first: Handover | None
+    last: Handover | None
+
+
+def _hands(
+    sources: _Sources,
+    engine: _Engine | None,
+    tokens: tuple[Token, ...],
+    exchange: tuple[int, int] | None,
+) -> _Hands:
+    return _Hands(
+        sources.tokenised.get(exchange) if exchange else None,
+        sources.sent.get(tokens[0].step) if tokens else None,
+        sources.sent.get(engine.steps[-1][0]) if engine else None,
+    )
+
+
 _FRONT = (
     (Anchor.TOKENISE_START, PhaseName.TOKENISE, "tokenise start"),
     (Anchor.TOKENISED, PhaseName.SEND, "tokenised"),
@@ -485,7 +536,7 @@ def _partition(
     steps: Steps,
     first: dict[Anchor, Mark],
     engine: _Engine | None,
-    tokens: tuple[Token, ...],
+    hands: _Hands,
     arrival: int,
     end: int,
     end_what: str,
@@ -508,6 +559,9 @@ def _partition(
             legs.append(Leg(name, at, until, tid))
             at = until
 
+    if hands.tokenised is not None and hands.tokenised.t_ns <= limit:
+        leg("receive", first[Anchor.TOKENISE_START].t_ns, first[Anchor.TOKENISE_START].tid)
+        leg("tokenise", hands.tokenised.t_ns, hands.tokenised.tid)
     if Anchor.SENT in first and first[Anchor.SENT].t_ns <= limit:
         leg("frontend", first[Anchor.SENT].t_ns, first[Anchor.SENT].tid)
     if engine is not None:
@@ -517,6 +571,8 @@ def _partition(
         leg("engine", engine.made_ns, engine.tid)
         cuts += _step_cuts(steps, engine)
         cuts.append(Cut(engine.made_ns, PhaseName.OUTPUT, "last output made"))
+        if hands.last is not None and hands.last.t_ns <= end:
+            leg("output", hands.last.t_ns, hands.last.tid)
     leg("output", end, _last_tid(first))
     return tuple(legs), tuple(cut for cut in cuts if cut.t_ns < end)
 
@@ -557,6 +613,7 @@ def _ttft_legs(
     legs: tuple[Leg, ...],
     engine: _Engine | None,
     tokens: tuple[Token, ...],
+    hands: _Hands,
     target: int | None,
 ) -> tuple[Leg, ...]:
     """Legs that tile arrival to the first token's writing."""
@@ -569,6 +626,9 @@ def _ttft_legs(
     out = [*front]
     if made > engine.start_ns:
         out.append(Leg("engine", engine.start_ns, made, engine.tid))
+    if hands.first is not None and made < hands.first.t_ns <= target:
+        out.append(Leg("output", made, hands.first.t_ns, hands.first.tid))
+        made = hands.first.t_ns
     if target > made:
         out.append(Leg("output", made, target, output))
     return tuple(out)

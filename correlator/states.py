@@ -345,6 +345,8 @@ def _threads(capture: Capture, waits: Table, start_ns: int, end_ns: int) -> Thre
     tgid = np.array([known[int(t)] for t in tid], np.int64)
     # One that never waited runs all the time from its birth on: that too is recorded.
     traced = np.isin(tgid, list(traced_tgids)) | np.isin(tid, list(forked))
+    if len(waits):
+        traced |= np.isin(tgid, _members(capture))
     begin, finish = _lifetimes(capture, waits, start_ns, end_ns)
     first = np.array([begin(int(t), int(g)) for t, g in zip(tid, tgid, strict=True)], np.int64)
     last = np.array([finish(int(t)) for t in tid], np.int64)
@@ -376,6 +378,13 @@ def _forked(capture: Capture) -> dict[int, int]:
     task = capture.table("task")
     task = task.select(task["event"] == TaskEvent.FORK)
     return dict(zip(task["tid"].tolist(), task["tgid"].tolist(), strict=True))
+
+
+def _members(capture: Capture) -> I64:
+    """Processes that a session took in: where waits are recorded at all, theirs are."""
+    session = capture.table("session")
+    added = np.isin(session["event"], (SessionEvent.ATTACHED, SessionEvent.PROCESS_ADDED))
+    return np.unique(session["tgid"][added]).astype(np.int64)
 
 
 def imported(capture: Capture) -> bool:

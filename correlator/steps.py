@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -149,6 +150,28 @@ class Steps:
     def end_ns(self, i: int) -> int:
         """Update's end, or the best known end before it; 0: still in flight."""
         return int(self.update_ns[i] or self.done_ns[i])
+
+    @cached_property
+    def _in_order(self) -> tuple[I64, I64, I64]:
+        """Starts, ascending; each one's index; and when all that started before had ended."""
+        order = np.argsort(self.sched_ns, kind="stable")
+        end = np.where(self.update_ns > 0, self.update_ns, self.done_ns)[order]
+        end = np.where(end > 0, end, np.iinfo(np.int64).max)
+        before = np.concatenate((np.zeros(1, np.int64), np.maximum.accumulate(end)[:-1]))
+        return self.sched_ns[order], order, before[: len(order)]
+
+    def alone_in(self, start_ns: int, end_ns: int) -> int:
+        """The number of the one step that was in flight all through an interval.
+
+        0 where there was none, or another one too, or where there are several engine cores.
+        """
+        starts, order, before = self._in_order
+        at = int(starts.searchsorted(start_ns, side="right")) - 1
+        if at < 0 or before[at] > start_ns or self.stream[0] != self.stream[-1]:
+            return 0
+        i = int(order[at])
+        following = int(starts[at + 1]) if at + 1 < len(starts) else end_ns
+        return int(self.number[i]) if end_ns <= min(self.end_ns(i), following) else 0
 
 
 def _possible(table: Table) -> Table:

@@ -120,9 +120,7 @@ def explain(capture: Capture, operations: Sequence[Operation]) -> tuple[tuple[Se
     describer = Describer(states, steps_.build(capture, steps_.rowsets(capture)))
     legs = [LegSpec(states.threads.one(op.tid), op.start_ns, op.end_ns) for op in operations]
     paths = Walker(states).walk(legs)
-    return tuple(
-        tuple(describer.segments(paths.leg(k), paths.leg_hops(k), ())) for k in range(len(legs))
-    )
+    return tuple(tuple(describer.segments(paths.leg(k), ())) for k in range(len(legs)))
 
 
 class _Player:

@@ -26,9 +26,9 @@ LIBRARY = Path(__file__).with_name("_walk.so")
 SEGMENT = np.dtype(
     [
         ("start", "<i8"), ("end", "<i8"), ("evidence", "<i8"), ("span", "<i8"), ("slack", "<i8"),
-        ("actor", "<i4"), ("related", "<i4"), ("leg", "<i4"), ("phase", "<i4"),
-        ("category", "u1"), ("evidence_kind", "u1"), ("inferred", "u1"), ("held", "u1"),
-        ("pad", "u1", 4),
+        ("held_by", "<i8"),
+        ("actor", "<i4"), ("related", "<i4"), ("held", "<i4"), ("leg", "<i4"), ("phase", "<i4"),
+        ("category", "u1"), ("evidence_kind", "u1"), ("inferred", "u1"), ("pad", "u1"),
     ]
 )  # fmt: skip
 

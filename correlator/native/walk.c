@@ -34,7 +34,15 @@ enum category {
 	C_HOST = 21,
 };
 
-enum evidence { E_NONE = 0, E_WAIT = 1, E_QUEUE = 2, E_FAULT = 3, E_GPU = 4, E_SYNC = 5 };
+enum evidence {
+	E_NONE = 0,
+	E_WAIT = 1,
+	E_QUEUE = 2,
+	E_FAULT = 3,
+	E_GPU = 4,
+	E_SYNC = 5,
+	E_LOST = 6, /* that a record may be missing */
+};
 enum frame_mode { F_CLIP = 0, F_RETURN = 1, F_GIL = 2, F_GIL_INFERRED = 3 };
 
 #define MAX_FRAMES 64
@@ -85,15 +93,16 @@ struct walk_seg {
 	int64_t evidence; /* row of the wait, queue read, fault, operation or sync; -1 none */
 	int64_t span;	  /* row of the flattened span; -1 none */
 	int64_t slack;	  /* margin over the second latest predecessor; -1 unknown */
+	int64_t held_by;  /* row of the wait for a lock that the actor held; -1 none */
 	int32_t actor;
-	int32_t related; /* who ran instead, who waited for the lock; -1 none */
+	int32_t related; /* who ran instead; -1 none */
+	int32_t held;	 /* who waited for that lock; -1 none */
 	int32_t leg;
 	int32_t phase; /* index of the cut interval */
 	uint8_t category, evidence_kind;
 	uint8_t inferred; /* the actor was chosen because it was on a CPU, not because it was named
 			   */
-	uint8_t held;	  /* the actor held a lock for somebody all along */
-	uint8_t pad[4];
+	uint8_t pad;
 };
 
 struct walk_hop {
@@ -113,6 +122,7 @@ struct walk_out {
 
 struct frame {
 	int64_t floor;
+	int64_t hop; /* its wait among the hops */
 	int32_t tid, mode;
 };
 
@@ -316,6 +326,17 @@ static int64_t floor_of(const struct walker *w, int *at)
 	return floor;
 }
 
+/* The innermost wait for a lock that the current thread holds, as a frame; -1 none. */
+static int holding(const struct walker *w)
+{
+	int i;
+
+	for (i = w->n_frames - 1; i >= 0; i--)
+		if (w->frames[i].mode != F_CLIP && w->frames[i].tid != w->tid)
+			return i;
+	return -1;
+}
+
 /*
  * Where records were lost, a stretch on CPU is known only from the last loss on: the record of a
  * wait is written when it ends, so a lost one may have begun at any time since the wait before.
@@ -335,10 +356,8 @@ static void take(struct walker *w, int category, int64_t lo, int32_t related, in
 		 int64_t evidence)
 {
 	struct walk_seg seg;
-	int gil = gil_active(w), at;
-	int64_t known = lo;
+	int gil = gil_active(w), at = holding(w);
 
-	floor_of(w, &at);
 	memset(&seg, 0, sizeof(seg));
 	seg.end = w->t;
 	seg.actor = w->tid;
@@ -349,27 +368,49 @@ static void take(struct walker *w, int category, int64_t lo, int32_t related, in
 	seg.evidence_kind = (uint8_t)kind;
 	seg.category = (uint8_t)category;
 	seg.span = -1;
-	seg.held = at >= 0 && w->frames[at].tid != w->tid;
+	seg.held = at >= 0 ? w->frames[at].tid : -1;
+	seg.held_by = at >= 0 ? w->out->hops[w->frames[at].hop].evidence : -1;
 	seg.inferred = gil == F_GIL_INFERRED;
 	w->slack = -1;
+	seg.start = lo;
 	if (category == C_CPU) {
-		known = known_from(w, lo);
 		/* its holder ran: that is the wait for the lock; a holder without a CPU is not */
 		if (gil)
 			seg.category = C_GIL;
 		else if (w->m->t_host[w->tid])
 			seg.category = C_HOST;
-		seg.start = known;
 		emit_cpu(w, &seg);
-		seg.category = C_UNOBSERVED;
-		seg.end = known;
 	} else {
 		seg.span = span_at(w->m, w->tid, w->t);
-	}
-	seg.start = lo;
-	if (seg.end > lo)
 		emit_phases(w, &seg);
+	}
 	w->t = lo;
+}
+
+/*
+ * Take [lo, t] of the current thread as a state that shows in no wait being recorded. Before a
+ * wait that may have been lost nobody knows where the path was, but that it came back to whoever
+ * waited for a lock.
+ */
+static void take_awake(struct walker *w, int category, int64_t lo, int32_t related, int kind,
+		       int64_t evidence)
+{
+	int64_t known = known_from(w, lo);
+	int at;
+
+	take(w, category, known, related, kind, evidence);
+	if (known > lo)
+		take(w, C_UNOBSERVED, floor_of(w, &at), -1, E_LOST, -1);
+}
+
+/* Only n waits are left to come back to; of the others no more is on the path than up to t. */
+static void drop_to(struct walker *w, int n)
+{
+	while (w->n_frames > n) {
+		struct walk_hop *hop = w->out->hops + w->frames[--w->n_frames].hop;
+
+		hop->start = min64(max64(hop->start, w->t), hop->end);
+	}
 }
 
 /* Frames whose waiter was still running at t say nothing any more; lock waits return here. */
@@ -381,12 +422,12 @@ static int64_t settle(struct walker *w)
 
 		if (at >= 0 && floor >= w->t) {
 			w->tid = w->frames[at].tid;
-			w->n_frames = at;
+			drop_to(w, at);
 			continue;
 		}
 		while (w->n_frames && w->frames[w->n_frames - 1].mode == F_CLIP &&
 		       w->frames[w->n_frames - 1].floor >= w->t)
-			w->n_frames--;
+			drop_to(w, w->n_frames - 1);
 		return floor;
 	}
 }
@@ -414,6 +455,7 @@ static int push_frame(struct walker *w, int64_t floor, int mode)
 	if (!make_room(w))
 		return 0;
 	w->frames[w->n_frames].floor = floor;
+	w->frames[w->n_frames].hop = w->out->n_hops;
 	w->frames[w->n_frames].tid = w->tid;
 	w->frames[w->n_frames].mode = mode;
 	w->n_frames++;
@@ -476,7 +518,7 @@ static void leaf(struct walker *w, int64_t lo, int64_t i, int clip)
 	take(w, m->w_leaf[i], lo, m->w_peer[i], E_WAIT, i);
 	if (best >= 0) {
 		w->tid = w->frames[best].tid;
-		w->n_frames = best;
+		drop_to(w, best);
 	}
 }
 
@@ -493,35 +535,53 @@ static int hop_to(struct walker *w, int32_t to, int64_t start, int kind, int64_t
 	return 1;
 }
 
+/*
+ * Within a wait for the interpreter lock the path goes on to another holder. Where nobody had it
+ * in between, that one held it when the wait ended.
+ */
+static void next_holder(struct walker *w, int32_t to, int mode)
+{
+	int i = w->n_frames - 1;
+	struct walk_hop *hop;
+
+	while (i > 0 && w->frames[i].mode < F_GIL)
+		i--;
+	hop = w->out->hops + w->frames[i].hop;
+	w->frames[i].mode = mode;
+	if (hop->end == w->t) {
+		hop->to = to;
+		hop->mode = (uint8_t)mode;
+	}
+	w->tid = to;
+}
+
 /* Somebody of the process who was on a CPU takes over as the holder, as an inference. */
 static int infer_holder(struct walker *w, int *idle)
 {
 	int32_t other = running_sibling(w);
-	int i;
 
 	if (other < 0 || *idle >= MAX_IDLE_HOPS / 2)
 		return 0;
-	for (i = w->n_frames - 1; i >= 0; i--)
-		if (w->frames[i].mode >= F_GIL) {
-			w->frames[i].mode = F_GIL_INFERRED;
-			break;
-		}
-	w->tid = other;
+	next_holder(w, other, F_GIL_INFERRED);
 	return 1;
 }
 
-/* Blocked on the interpreter lock: its holder has the path until the waiter blocked. */
-static void gil_wait(struct walker *w, int64_t i, int64_t floor, int *idle)
+/*
+ * Blocked on the interpreter lock: its holder has the path until the waiter blocked, or until the
+ * moment from which it mattered.
+ */
+static void gil_wait(struct walker *w, int64_t i, int64_t start, int64_t floor, int *idle)
 {
 	const struct walk_model *m = w->m;
 	int32_t holder = m->w_peer[i];
-	int64_t start = m->w_start[i], lo = max64(start, floor);
+	int64_t lo = max64(start, floor);
 	int mode = F_GIL;
 
 	if (gil_active(w)) {
-		/* the holder waits for the lock too: the next holder, in the same frame */
-		if (holder >= 0 && holder != w->tid && *idle < MAX_IDLE_HOPS / 2)
-			w->tid = holder;
+		/* The holder waits for the lock too: the next holder, in the same frame. Where waits
+		 * that timed out name each other, it was neither. */
+		if (holder >= 0 && holder != w->tid && *idle < MAX_IDLE_HOPS / 4)
+			next_holder(w, holder, gil_active(w));
 		else if (!infer_holder(w, idle))
 			take(w, C_UNEXPLAINED, lo, -1, E_WAIT, i);
 		return;
@@ -550,7 +610,7 @@ static void in_wait(struct walker *w, int64_t i, int64_t floor, int *idle)
 		return;
 	}
 	if (cls == W_GIL) {
-		gil_wait(w, i, floor, idle);
+		gil_wait(w, i, a, floor, idle);
 		return;
 	}
 	if (gil_active(w)) {
@@ -567,7 +627,8 @@ static void in_wait(struct walker *w, int64_t i, int64_t floor, int *idle)
 }
 
 /* Between the message being visible and the reader having seen it. */
-static void handoff(struct walker *w, int64_t sent, int64_t q, int64_t i, int64_t floor)
+static void handoff(struct walker *w, int64_t sent, int64_t q, int64_t i, int64_t floor,
+		    int *idle)
 {
 	const struct walk_model *m = w->m;
 	int64_t lo = max64(sent, floor), base = m->w_off[w->tid];
@@ -579,17 +640,20 @@ static void handoff(struct walker *w, int64_t sent, int64_t q, int64_t i, int64_
 			take(w, m->w_leaf[i], a, m->w_peer[i], E_WAIT, i);
 		else if (wake > 0 && w->t > wake)
 			take(w, C_RUN_QUEUE, max64(a, wake), -1, E_WAIT, i);
+		else if (m->w_class[i] == W_GIL)
+			/* it would have seen the message, had it had the interpreter */
+			gil_wait(w, i, a, floor, idle);
 		else
 			take(w, C_SPIN_HANDOFF, a, m->q_peer[q], E_QUEUE, q);
 		return;
 	}
 	if (i >= base)
 		lo = max64(lo, m->w_end[i]);
-	take(w, C_SPIN_HANDOFF, lo, m->q_peer[q], E_QUEUE, q);
+	take_awake(w, C_SPIN_HANDOFF, lo, m->q_peer[q], E_QUEUE, q);
 }
 
 /* Inside a queue read; returns 0 if the message had been there before the read began. */
-static int in_queue_read(struct walker *w, int64_t q, int64_t i, int64_t floor)
+static int in_queue_read(struct walker *w, int64_t q, int64_t i, int64_t floor, int *idle)
 {
 	const struct walk_model *m = w->m;
 	int64_t start = m->q_start[q], sent = m->q_sent[q];
@@ -610,7 +674,7 @@ static int in_queue_read(struct walker *w, int64_t q, int64_t i, int64_t floor)
 		return 0;
 	}
 	if (w->t > sent && max64(sent, floor) < w->t) {
-		handoff(w, sent, q, i, floor);
+		handoff(w, sent, q, i, floor, idle);
 		return 1;
 	}
 	if (!hop_to(w, writer, start, E_QUEUE, q, F_CLIP))
@@ -681,10 +745,11 @@ static int in_sync(struct walker *w, int64_t y, int64_t i, int64_t floor)
 		else if (i >= base && w->t <= m->w_end[i] && m->w_wake[i] > 0 &&
 			 w->t > m->w_wake[i])
 			take(w, C_RUN_QUEUE, max64(lo, m->w_wake[i]), -1, E_WAIT, i);
-		else if (i >= base && w->t > m->w_end[i])
-			take(w, C_SYNC_RETURN, max64(lo, m->w_end[i]), -1, E_SYNC, y);
-		else
+		else if (i >= base && w->t <= m->w_end[i])
 			take(w, C_SYNC_RETURN, lo, -1, E_SYNC, y);
+		else
+			take_awake(w, C_SYNC_RETURN, i >= base ? max64(lo, m->w_end[i]) : lo, -1,
+				   E_SYNC, y);
 		return 1;
 	}
 	if (!hop_to(w, m->g_actor[op], m->y_start[y], E_SYNC, y, F_CLIP))
@@ -733,7 +798,7 @@ static void walk_leg(struct walker *w)
 		i = last_before(m->w_start, base, m->w_off[w->tid + 1], w->t);
 		q = last_before(m->q_start, m->q_off[w->tid], m->q_off[w->tid + 1], w->t);
 		if (q >= m->q_off[w->tid] && w->t <= m->q_ready[q] && !gil_active(w))
-			if (in_queue_read(w, q, i, floor))
+			if (in_queue_read(w, q, i, floor, &idle))
 				continue;
 		y = last_before(m->y_start, m->y_off[w->tid], m->y_off[w->tid + 1], w->t);
 		if (y >= m->y_off[w->tid] && w->t <= m->y_end[y] && in_sync(w, y, i, floor))
@@ -747,7 +812,7 @@ static void walk_leg(struct walker *w)
 			lo = max64(lo, m->q_ready[q] < w->t ? m->q_ready[q] : m->q_start[q]);
 		if (y >= m->y_off[w->tid])
 			lo = max64(lo, m->y_end[y] < w->t ? m->y_end[y] : m->y_start[y]);
-		take(w, C_CPU, lo, -1, E_NONE, -1);
+		take_awake(w, C_CPU, lo, -1, E_NONE, -1);
 	}
 }
 

@@ -204,7 +204,7 @@ class Run:
         i = int(found[0])
         cuts = (requests_.Cut(int(s.sched_ns[i]), _step_phase(s.kind(i)), "schedule", i),)
         paths = self._walker.walk([self._step_leg(i)])
-        segments = self._describe.segments(paths.leg(0), paths.leg_hops(0), cuts)
+        segments = self._describe.segments(paths.leg(0), cuts)
         waits = self._describe.waits(paths.leg_hops(0), segments, cuts)
         rows = self._sets.request[s.row_index[s.row_owner == i]]
         return StepReport(
@@ -307,8 +307,7 @@ class Run:
         ttft, _ = self._path(r.cuts, paths, at, len(r.ttft_legs))
         at += len(r.ttft_legs)
         tokens = tuple(
-            self._token(n, token, (paths.leg(at + n), paths.leg_hops(at + n)), r.cuts)
-            for n, token in enumerate(r.tokens)
+            self._token(n, token, paths.leg(at + n), r.cuts) for n, token in enumerate(r.tokens)
         )
         waits.sort(key=lambda w: w.start_ns - w.end_ns)
         steps = tuple(int(self.steps_.number[i]) for i in r.steps)
@@ -348,7 +347,7 @@ class Run:
         waits: list[Wait] = []
         for k in range(at, at + count):
             hops = paths.leg_hops(k)
-            part = self._describe.segments(paths.leg(k), hops, cuts)
+            part = self._describe.segments(paths.leg(k), cuts)
             waits += self._describe.waits(hops, part, cuts)
             segments += part
         return segments, waits
@@ -375,10 +374,9 @@ class Run:
         self,
         n: int,
         token: requests_.Token,
-        leg: tuple[NDArray[np.void], NDArray[np.void]],
+        rows: NDArray[np.void],
         cuts: Sequence[Cut],
     ) -> TokenLeg:
-        rows, hops = leg
         sums: Counter[Category] = Counter()
         length = rows["end"] - rows["start"]
         for category, ns in zip(rows["category"].tolist(), length.tolist(), strict=True):
@@ -386,7 +384,7 @@ class Run:
         worst = None
         if len(rows):
             k = int(length.argmax())
-            worst = self._describe.segments(rows[k : k + 1], hops, cuts)[0]
+            worst = self._describe.segments(rows[k : k + 1], cuts)[0]
         return TokenLeg(
             n,
             int(self.steps_.number[token.step]) if token.step >= 0 else None,

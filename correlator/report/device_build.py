@@ -145,7 +145,7 @@ class DeviceRun:
             device_ledger=self.ledger,
             ledger=self._ledger,
         )
-        return outline, self._describe.each(rows, paths.leg_hops(0), ())
+        return outline, self._describe.each(rows, ())
 
     def reports(self) -> Iterator[DeviceStepReport]:
         """Every step in full, in order of process and time."""

@@ -127,7 +127,7 @@ class Gaps:
     def _doing(self, paths: Paths, k: int, name: str) -> tuple[tuple[str, int], ...]:
         """Who had the path with what; time between calls is the host's, whatever the step."""
         sums: Counter[str] = Counter()
-        for one in self._describe.segments(paths.leg(k), paths.leg_hops(k), ()):
+        for one in self._describe.segments(paths.leg(k), ()):
             what = f"{one.category.value} {one.span}".strip()
             if one.category is Category.HOST and one.span in ("", name):
                 what = "host between calls"

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from gpucorrelate.correlator.report.values import Actor, Segment
 
-#: Up to this share of the whole, in per cent, what is unknown does not keep from a verdict.
-_MOST_UNKNOWN = 10
 #: From this share on, in per cent, the second largest part is said too.
 _LEAST_SECOND = 10
 
@@ -50,8 +48,7 @@ def of(
     """The verdict on a request.
 
     There is none where nothing was recorded, where something is wrong that could overturn any, or
-    where more than a tenth is unknown and what is known would not stay the largest part if all of
-    that went to the second.
+    where what is known would not stay the largest part if all that is unknown went to the second.
 
     Args:
         segments: The partition of its wall time.
@@ -67,8 +64,7 @@ def of(
     if doubts:
         return _none("no verdict, for what is missing could overturn it:", doubts, unknown_ns)
     ranked = [*(part.length_ns for part in parts), 0, 0]
-    large = unknown_ns * 100 > whole_ns * _MOST_UNKNOWN
-    if large and ranked[1] + unknown_ns >= ranked[0]:
+    if unknown_ns and ranked[1] + unknown_ns >= ranked[0]:
         share = units.share(unknown_ns, whole_ns)
         return _none("no verdict:", (f"{share} of {whole} is unknown",), unknown_ns)
     said = parts[:1]

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What simulated engines showed to be wrong, each in the smallest recording that shows it.
-
-All are strict: a fault that is mended fails here until its mark, and what ``check.KNOWN`` or the
-tests of losses allow for it, are taken away.
-"""
+"""What simulated engines showed to be wrong, each in the smallest recording that shows it."""
 
 from __future__ import annotations
 
@@ -27,7 +23,7 @@ from tests.truth.synthetic.loss import Lose, Sieve
 from tests.truth.synthetic.machine import MS, ZERO
 from tests.truth.synthetic.options import DeviceOptions, Options
 from tests.truth.synthetic.truth import Truth
-from tests.truth.test_synthetic import ARRIVED_LATE, HARD, Judged
+from tests.truth.test_synthetic import HARD, Judged
 from tests.unit.synth import API, CORE, WORKER, Recording
 
 if TYPE_CHECKING:
@@ -77,8 +73,6 @@ def within(segments: tuple[Segment, ...], start: int, end: int) -> Iterator[Segm
     return (s for s in segments if s.start_ns < end and s.end_ns > start)
 
 
-@known("the walk marks who held a lock by the floor of its frame, "
-       "which a wait from before the leg's start is below")  # fmt: skip
 def test_a_lock_waited_for_since_before_the_step_is_held_for_the_waiter() -> None:
     r = host()
     r.wait(CORE, 60 * US, 100 * US, kind=WaitKind.FUTEX, op=BITSET, waker=ALSO, waker_tgid=CORE)
@@ -100,8 +94,6 @@ def left_early() -> Recording:
     return r
 
 
-@known("a wait that the path leaves early counts from where it "
-       "began: the walk writes its hop when it enters and never shortens it")  # fmt: skip
 def test_a_wait_that_the_path_left_early_counts_only_where_the_path_was() -> None:
     report = step(left_early(), 20 * US, 110 * US)
     (asleep,) = [s for s in report.segments if s.category is Category.SLEEP]
@@ -110,8 +102,6 @@ def test_a_wait_that_the_path_left_early_counts_only_where_the_path_was() -> Non
     assert (wait.start_ns, wait.end_ns) == (60 * US, 90 * US)
 
 
-@known("for whom a lock is held is found by time among all waits "
-       "of the leg, those that the path has left as well")  # fmt: skip
 def test_a_lock_is_held_for_its_own_waiter_not_for_one_of_a_wait_left_early() -> None:
     r = left_early()
     # Before it waited, the core itself waited for another lock: its holder holds nothing else.
@@ -125,8 +115,6 @@ def test_a_lock_is_held_for_its_own_waiter_not_for_one_of_a_wait_left_early() ->
     assert held.cause.actor.tid == CORE
 
 
-@known("the waits of one try for the interpreter lock all take "
-       "the last one's waker as their holder")  # fmt: skip
 def test_a_turn_for_the_interpreter_lock_is_held_by_who_had_it_then() -> None:
     r = host()
     r.add("meta", 4, key="gil", value="1000:4096")
@@ -141,8 +129,6 @@ def test_a_turn_for_the_interpreter_lock_is_held_by_who_had_it_then() -> None:
     assert wait.cause.actor.tid == THIRD
 
 
-@known("whether the guessed holder of the interpreter lock had a CPU is said as if it was its "
-       "holder: only its running is marked as a guess")  # fmt: skip
 def test_what_a_guessed_holder_did_is_a_guess() -> None:
     r = host()
     r.add("meta", 4, key="gil", value="1000:4096")
@@ -168,8 +154,6 @@ def polled(r: Recording, sent: int, ready: int) -> None:
           end_ns=ready + US, **row)  # fmt: skip
 
 
-@known("a process is taken to be traced only if it waited, though "
-       "the session says that it was")  # fmt: skip
 def test_a_worker_that_polls_all_along_is_traced() -> None:
     r = host((3, API, "api"), (4, CORE, "core"))
     r.process(5, WORKER, "worker")
@@ -179,8 +163,6 @@ def test_a_worker_that_polls_all_along_is_traced() -> None:
     assert (ran.actor.tid, ran.category) == (WORKER, Category.CPU)
 
 
-@known("noticing a message rests on no wait being recorded, like "
-       "running does; but where waits were lost it is said all the same")  # fmt: skip
 def test_where_waits_were_lost_noticing_a_message_proves_nothing() -> None:
     r = host()
     polled(r, 50 * US, 90 * US)
@@ -189,8 +171,6 @@ def test_where_waits_were_lost_noticing_a_message_proves_nothing() -> None:
     assert {s.category for s in within(report.segments, 50 * US, 90 * US)} == {Category.UNOBSERVED}
 
 
-@known("behind a stretch of which nothing is known the walk goes on "
-       "with the same thread, though a lost wait may have led anywhere")  # fmt: skip
 def test_before_a_lost_wait_the_path_is_not_known() -> None:
     r = host()
     # Lost: from 30 to 80 the core waited for the worker, which ran since 0.
@@ -200,8 +180,6 @@ def test_before_a_lost_wait_the_path_is_not_known() -> None:
     assert {s.category for s in within(report.segments, 10 * US, 80 * US)} == {Category.UNOBSERVED}
 
 
-@known("of a device whose records were lost the rest is believed: "
-       "what is left of what an operation waited for")  # fmt: skip
 def test_where_an_agents_records_were_lost_its_devices_order_is_not_believed() -> None:
     wrong: set[str] = set()
     for seed in range(2):
@@ -222,8 +200,6 @@ def test_a_launch_that_waits_for_room_in_the_queue_is_not_the_callers_work() -> 
         assert not check(Options(seed=seed, depth=2, copier=True, device=device)).mismatches
 
 
-@known("up to a tenth that is unknown is never held against a "
-       "verdict, however close its two largest parts are")  # fmt: skip
 def test_a_verdict_that_the_unknown_could_overturn_is_withheld_however_little_that_is() -> None:
     # Simulated engines with losses gave such verdicts, and the second part was the largest.
     parts = [(0, 46, 1), (46, 54, 0), (54, 100, 2)]
@@ -235,9 +211,7 @@ def test_a_verdict_that_the_unknown_could_overturn_is_withheld_however_little_th
     assert verdict.of(path, ()).doubts
 
 
-@known("nobody doubts a request whose arrival was not seen, even "
-       "where its agent says that it lost rows then")  # fmt: skip
 def test_there_is_no_verdict_on_a_request_whose_arrival_was_lost() -> None:
     judged = Judged()
     judged.play(hard(7), Lose("request", 0.5, ZERO + 2 * MS, ZERO + 6 * MS))
-    assert not judged.verdicts[ARRIVED_LATE]
+    assert not judged.verdicts["wrong"]

@@ -255,12 +255,6 @@ def missing(run: Run) -> int:
     return line.count
 
 
-#: A verdict is given where less than a tenth is unknown, even if that could overturn it.
-OVERTURNED = "a tenth that is unknown does not keep from a verdict that it could overturn"
-#: A request whose arrival was lost counts as having arrived with what was seen of it first.
-ARRIVED_LATE = "a lost arrival shortens the wall time, and the verdict is on the rest"
-
-
 @dataclass
 class Judged:
     """What became of verdicts, and of time."""
@@ -296,12 +290,6 @@ def outcome(report: RequestReport, true: RequestReport) -> str:
         return "withheld"
     if verdict.parts[0].what == true.verdict.parts[0].what:
         return "right"
-    if report.arrival_ns != true.arrival_ns:
-        return ARRIVED_LATE
-    # The sentence keeps the second part only where it is a tenth.
-    second = verdict.parts[1].length_ns if len(verdict.parts) > 1 else report.wall_ns // 10
-    if second + verdict.unknown_ns >= verdict.parts[0].length_ns:
-        return OVERTURNED
     return "wrong"
 
 
@@ -337,8 +325,6 @@ def test_losses_are_in_the_ledger_and_verdicts_are_right_or_withheld(
     verdicts = judged.verdicts
     assert judged.lost > 0
     assert not verdicts["wrong"]
-    # What is known to be wrong with verdicts has tests of its own.
-    assert verdicts[OVERTURNED] + verdicts[ARRIVED_LATE] <= 0.05 * sum(verdicts.values())
     # So has time that is explained wrongly, and not said to be unknown; where anchors are lost,
     # legs are longer, and their paths others.
     assert judged.score.wrong_ns <= 0.08 * judged.score.compared_ns

@@ -26,16 +26,6 @@ if TYPE_CHECKING:
     from tests.truth.synthetic.truth import Stretch, Who
     from tests.truth.synthetic.workload import Asked
 
-#: Faults of the product that are known, each with a test of its own that fails until it is mended:
-#: while it is not, what it makes differ is not compared here.
-KNOWN = frozenset(
-    {
-        "early hold",  # that a lock is held is not said if the wait began before the path did
-        "whole waits",  # a wait that the path left early counts in full, as if a lock was held
-        "guessed holder",  # what is said of a lock's holder who was only guessed is no guess
-        "last holder",  # all of a wait for the interpreter lock is charged to whom it ended with
-    }
-)
 #: Categories whose stretches carry a named phase that is compared.
 _NAMED = (Category.CPU, Category.GIL, Category.PAGE_FAULT, Category.GPU)
 
@@ -152,12 +142,8 @@ def _one(score: Score, stretch: Stretch, segment: Segment, *, lossy: bool) -> No
             one if said_ in ("None", "") else said_
             for one, said_ in zip(mine, theirs, strict=True)
         )
-    if "early hold" in KNOWN and stretch.early:
-        culprits.append("")
-    if "whole waits" in KNOWN:
-        culprits += [who(one) for one in stretch.gone]
     guessed = segment.cause is not None and "probably" in segment.cause.verb
-    if stretch.untold and (guessed or "guessed holder" in KNOWN):
+    if stretch.untold and guessed:
         score.unknown_ns += end - start
         return
     if (mine != theirs or culprit not in culprits) and end - start > score.within_ns:
@@ -222,10 +208,8 @@ def _hops(score: Score, paths: Sequence[Path], report: RequestReport) -> None:
             theirs[wait.end_ns, said(wait.waiter)].append((source, wait.start_ns))
     for hop in (hop for path in paths for hop in path.hops if hop.end > hop.since):
         score.hops += 1
-        starts = {hop.start, hop.since if "whole waits" in KNOWN else hop.start}
-        sources = {who(hop.source), who(hop.last or hop.source) if "last holder" in KNOWN else ""}
         here = theirs[hop.end, who(hop.waiter)]
-        found = next((one for one in here if one[0] in sources and one[1] in starts), None)
+        found = next((one for one in here if one == (who(hop.source), hop.start)), None)
         if hop.untold and here:
             found = here[0]
         if found is not None:

@@ -13,7 +13,7 @@ request is explained from the later moment's thread on. Nothing here looks at re
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpucorrelate.correlator.report.values import Category
@@ -41,8 +41,6 @@ class Stretch:
         culprits: Whose doing it was: any of these; empty for nobody.
         span: The actor's named phase, or the operation's name.
         step: The step of an operation; 0 of none.
-        early: Whether all for whom it held a lock had blocked before the path's start.
-        gone: Who waited for other locks then, in waits that the path had left already.
         untold: Whether it is part of a wait that ended without anybody ending it.
     """
 
@@ -53,8 +51,6 @@ class Stretch:
     culprits: tuple[Who, ...] = ()
     span: str = ""
     step: int = 0
-    early: bool = False
-    gone: tuple[Thread, ...] = ()
     untold: bool = False
 
 
@@ -230,14 +226,7 @@ class Path:
         if gil and category is Category.CPU:
             category = Category.GIL
         held = [w.thread for w in waiters] if category is not Category.PAGE_FAULT else []
-        before, end = len(self.stretches), self.now
         self._spend(piece.start, category, thread, held, piece.span)
-        if held:
-            early = all(w.since < self.start for w in waiters)
-            gone = tuple(h.waiter for h in self.hops if h.lock and h.since < h.start >= end)
-            self.stretches[before:] = [
-                replace(s, early=early, gone=gone) for s in self.stretches[before:]
-            ]
 
     def _idle(self, thread: Thread, piece: Piece) -> Thread:
         """An idle wait: it explains the wait of whoever blocked last after it had begun."""
