@@ -49,7 +49,7 @@ def first_byte(path: Path) -> bytes:
     """The first byte that is no white space; empty where there is none or it is unreadable."""
     try:
         with opened(path) as text:
-            return text.read(256).removeprefix(codecs.BOM_UTF8).lstrip()[:1]
+            return text.read1(256).removeprefix(codecs.BOM_UTF8).lstrip()[:1]
     except (EOFError, gzip.BadGzipFile, zlib.error):
         return b""
 

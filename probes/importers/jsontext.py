@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gpucorrelate.probes.importers.ahead import Ahead
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from io import BufferedReader
@@ -47,16 +49,19 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[BufferedReader | gzip.GzipFile]:
-    """The file's text, unpacked where it is gzip."""
+def opened(path: Path) -> Iterator[BufferedReader | Ahead]:
+    """The file's text, unpacked where it is gzip; to be read with ``read1``."""
     with path.open("rb") as raw:
         packed = raw.read(2) == GZIP_MAGIC
         raw.seek(0)
         if not packed:
             yield raw
             return
-        with gzip.open(raw) as text:
+        text = Ahead(raw)
+        try:
             yield text
+        finally:
+            text.close()
 
 
 class CutOffError(Exception):
@@ -130,7 +135,7 @@ class Text:
 
     def __init__(
         self,
-        file: BufferedReader | gzip.GzipFile,
+        file: BufferedReader | Ahead,
         problems: Problems,
         progress: Callable[[int], None],
     ) -> None:
