@@ -95,6 +95,10 @@ class DaemonConfig:
         min_wait_ns: Shorter waits are summed in the kernel, by thread and kind; 0: none are.
         yields: Trace runs of ``sched_yield``; costs every system call of a target a little, and
             tells nothing new of engines whose agent says when it polls.
+        poll_ms: How often the host's numbers are read (cgroups, pressure, threads, memory); 0:
+            they are not.
+        poll_share_ppm: Most of one CPU that reading them may take, in millionths; where that is
+            too little, they are read less often.
         nice: Scheduling priority. The daemon needs a few percent of a CPU, but at the right time:
             behind busy engine threads it would come too late for the kernel's rings.
         drop_privileges: Give up all but the needed capabilities once everything is loaded.
@@ -119,6 +123,8 @@ class DaemonConfig:
     ring_bytes: int = 8 * MIB
     min_wait_ns: int = 0
     yields: bool = False
+    poll_ms: int = 200
+    poll_share_ppm: int = 10_000
     nice: int = -10
     drop_privileges: bool = True
     resume: bool = True
@@ -138,6 +144,10 @@ class DaemonConfig:
             raise UsageError("the limit on all recordings is below that on one session")
         if not 1 <= self.tick_ms <= 1000:
             raise UsageError("tick must be from 1 to 1000 ms")
+        if self.poll_ms and not 10 <= self.poll_ms <= 60_000:
+            raise UsageError("the host must be polled every 10 to 60000 ms, or not at all: 0")
+        if not 100 <= self.poll_share_ppm <= 1_000_000:
+            raise UsageError("the share for polling must be from 100 to 1000000 ppm of a CPU")
         if self.total_max_bytes > MAX_TOTAL_BYTES:
             raise UsageError(f"the limit on all recordings is above {MAX_TOTAL_BYTES} bytes")
         if not 0 < self.ring_bytes <= GIB:

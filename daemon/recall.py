@@ -28,6 +28,7 @@ _LASTING = {
     "meta": "key",
     "thread": "tid",
     "capability": "source",
+    "metric": "name",
     "task": "tid",
     "stream": "stream",
 }

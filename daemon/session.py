@@ -317,6 +317,11 @@ class Session:
         return len(self._store.segments)
 
     @property
+    def segment_number(self) -> int:
+        """Number of the file that is written to; 0 before the first."""
+        return self._store.segments[-1].number if self._store.segments else 0
+
+    @property
     def size_bytes(self) -> int:
         """Size of the recording."""
         return self._store.size_bytes

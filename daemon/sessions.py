@@ -20,6 +20,7 @@ from gpucorrelate.daemon.store import open_directory
 from gpucorrelate.daemon.streams import KERNEL_STREAM
 from gpucorrelate.daemon.tracing import frames_of_open_waits
 from gpucorrelate.daemon.values import AttachAnswer, Progress, SessionInfo
+from gpucorrelate.daemon.watch import HostWatch
 from gpucorrelate.probes.host import procfs
 from gpucorrelate.probes.wire.errors import (
     NotFoundError,
@@ -76,6 +77,7 @@ class Sessions:
         self._closing: dict[str, tuple[int, str]] = {}
         self._unsettled: dict[str, Session] = {}
         self._scan_ns = self._trim_ns = 0
+        self._watch = HostWatch(config)
         self._follower = Follower(loop, tracing, lambda: self.running, self._all_gone)
         self._ingest: Ingest | None = None
 
@@ -179,6 +181,7 @@ class Sessions:
             for session in self.running:
                 self._follower.scan(session, now)
                 session.processes.look_later()
+        self._watch.tick([s for s in self.running if s.id not in self._closing], now)
         for session in self.running:
             session.tick(now)
             if 0 < session.until_ns <= now:
@@ -207,6 +210,7 @@ class Sessions:
 
     def close_all(self, reason: str) -> None:
         """End every session's recording for now; they are taken up again at the next start."""
+        self._watch.close()
         for session in self.running:
             resumable = session.id not in self._closing
             self._finish(

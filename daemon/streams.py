@@ -34,7 +34,18 @@ _ENTRY_BYTES = 32
 
 #: What only the daemon and its kernel probes say; from an agent it would be a forgery.
 _NOT_FROM_AGENTS = frozenset(
-    BY_NAME[name].id for name in ("stream", "session", "task", "wait", "wait_sum", "fault")
+    BY_NAME[name].id
+    for name in (
+        "stream",
+        "session",
+        "task",
+        "wait",
+        "wait_sum",
+        "fault",
+        "counter",
+        "metric",
+        "change",
+    )
 )
 
 

@@ -6,7 +6,8 @@ What v1 alone has, or counts in another way, keeps the name of its file.
 
 from __future__ import annotations
 
-from gpucorrelate.probes.host.reading import Metric, Nature
+from gpucorrelate.probes.host.reading import Metric
+from gpucorrelate.probes.wire.schema import Nature
 
 
 def _level(name: str, unit: str, meaning: str) -> Metric:

@@ -21,7 +21,8 @@ from gpucorrelate.probes.host.numa import (
     parse_node,
     read_text,
 )
-from gpucorrelate.probes.host.reading import Metric, Missing, Nature, Reading, Sample
+from gpucorrelate.probes.host.reading import Metric, Missing, Reading, Sample
+from gpucorrelate.probes.wire.schema import Nature
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

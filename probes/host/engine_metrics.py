@@ -16,7 +16,8 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gpucorrelate.probes.host.reading import Metric, Nature, Reading
+from gpucorrelate.probes.host.reading import Metric, Reading
+from gpucorrelate.probes.wire.schema import Nature
 
 PPM = 1_000_000
 

@@ -7,7 +7,8 @@ number is ``gpu:GPU-<uuid>``, and ``gpu:GPU-<uuid> pid:4711`` for a process on i
 
 from __future__ import annotations
 
-from gpucorrelate.probes.host.reading import Metric, Nature
+from gpucorrelate.probes.host.reading import Metric
+from gpucorrelate.probes.wire.schema import Nature
 
 
 def _level(name: str, unit: str, meaning: str) -> Metric:

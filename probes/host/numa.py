@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from gpucorrelate.probes.host.reading import Metric, Missing, Nature, Reading, Sample
+from gpucorrelate.probes.host.reading import Metric, Missing, Reading, Sample
+from gpucorrelate.probes.wire.schema import Nature
 
 SYS = Path("/sys")
 

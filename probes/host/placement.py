@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 from gpucorrelate.probes.host.numa import parse_ids
 from gpucorrelate.probes.host.procfs import PROC
-from gpucorrelate.probes.host.reading import Metric, Missing, Nature, Reading
+from gpucorrelate.probes.host.reading import Metric, Missing, Reading
+from gpucorrelate.probes.wire.schema import Nature
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

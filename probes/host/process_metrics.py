@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from gpucorrelate.probes.host.reading import Metric, Nature
+from gpucorrelate.probes.host.reading import Metric
+from gpucorrelate.probes.wire.schema import Nature
 
 
 def _level(name: str, unit: str, meaning: str) -> Metric:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpucorrelate.probes.host.kernel_text import Parsed, Value, few, number, shown, whole_lines
-from gpucorrelate.probes.host.reading import Metric, Missing, Nature
+from gpucorrelate.probes.host.reading import Metric, Missing
 from gpucorrelate.probes.host.source import (
     Collected,
     Descriptors,
@@ -25,6 +25,7 @@ from gpucorrelate.probes.host.source import (
     Source,
     reason_of,
 )
+from gpucorrelate.probes.wire.schema import Nature
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -3,16 +3,11 @@
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-
-class Nature(enum.IntEnum):
-    """How a number behaves over time."""
-
-    LEVEL = 0  # holds at the moment it was read: memory in use, a limit, a clock rate
-    TOTAL = 1  # only ever counts up: the difference of two readings is what happened between
-    AVERAGE = 2  # stands for the time before it, as long as its source says
+if TYPE_CHECKING:
+    from gpucorrelate.probes.wire.schema import Nature
 
 
 @dataclass(frozen=True)

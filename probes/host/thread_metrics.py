@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import re
 
-from gpucorrelate.probes.host.reading import Metric, Nature
+from gpucorrelate.probes.host.reading import Metric
+from gpucorrelate.probes.wire.schema import Nature
 
 CPU = Metric(
     "thread.cpu",

@@ -240,6 +240,14 @@ class SyncKind(enum.IntEnum):
     CONTEXT = 4
 
 
+class Nature(enum.IntEnum):
+    """How a number behaves over time."""
+
+    LEVEL = 0  # holds at the moment it was read: memory in use, a limit, a clock rate
+    TOTAL = 1  # only ever counts up: the difference of two readings is what happened between
+    AVERAGE = 2  # stands for the time before it, as long as its source says
+
+
 class SessionEvent(enum.IntEnum):
     """What happened to a session."""
 
@@ -633,13 +641,49 @@ KINDS: tuple[Kind, ...] = (
             _c("record_stream", "u64", "stream it was recorded on; all bits set: unknown"),
         ),
     ),
+    Kind(
+        25,
+        "counter",
+        "A number of the host, a process or a device. Where nothing changed there is no row.",
+        (
+            _c("t_ns", "i64", "it was read"),
+            _c("since_ns", "i64", "it may have changed since then; 0: since its subject began"),
+            _c("metric", "str", "what it is: the name of a metric row"),
+            _c("subject", "str", "whose: host, pid:1, tid:1, cgroup:/a, node:0, gpu:..."),
+            _c("value", "i64", "the number, in the metric's unit; -1 of a limit: none"),
+        ),
+    ),
+    Kind(
+        30,
+        "metric",
+        "What the numbers of a name are.",
+        (
+            _c("name", "str", "name, as counter rows have it"),
+            _c("unit", "str", "ns, bytes, count, percent, ppm...; 0: a plain number"),
+            _c("nature", "u8", "Nature"),
+            _c("meaning", "str", "what it says, and what it is often mistaken for"),
+        ),
+    ),
+    Kind(
+        31,
+        "change",
+        "Something of the host that is no number became another.",
+        (
+            _c("t_ns", "i64", "it was noticed"),
+            _c("since_ns", "i64", "it happened after this moment; 0: so from the beginning"),
+            _c("subject", "str", "whose; as in counter"),
+            _c("what", "str", "cgroup, allowed CPUs, driver..."),
+            _c("before", "str", "what it was; 0: not known, or there was none"),
+            _c("after", "str", "what it is; 0: it is there no more"),
+        ),
+    ),
 )
 
 BY_ID: dict[int, Kind] = {kind.id: kind for kind in KINDS}
 BY_NAME: dict[str, Kind] = {kind.name: kind for kind in KINDS}
 
 #: Ids spoken for by kinds of the design that are not written yet; never reuse them.
-RESERVED_IDS = {4: "oncpu_sample", 25: "counter"}
+RESERVED_IDS = {4: "oncpu_sample"}
 
 
 class KernelRecord(enum.IntEnum):

@@ -24,7 +24,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from gpucorrelate.probes.host import engine_metrics as engine
 from gpucorrelate.probes.host.engine_metrics import EngineMetrics, changes, parse_metrics
 from gpucorrelate.probes.host.engine_scrape import EngineEndpoint, Scrape, parse_response
-from gpucorrelate.probes.host.reading import Missing, Nature
+from gpucorrelate.probes.host.reading import Missing
+from gpucorrelate.probes.wire.schema import Nature
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

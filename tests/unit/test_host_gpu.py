@@ -33,8 +33,9 @@ from gpucorrelate.probes.host.gpu import (
 )
 from gpucorrelate.probes.host.gpu_nvml import Nvml
 from gpucorrelate.probes.host.gpu_nvml_table import Pick, field_value, pick, process_use, reason_of
-from gpucorrelate.probes.host.reading import Metric, Missing, Nature, Sample
+from gpucorrelate.probes.host.reading import Metric, Missing, Sample
 from gpucorrelate.probes.host.run_bounded import Finished, run_bounded
+from gpucorrelate.probes.wire.schema import Nature
 
 pynvml = pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
 

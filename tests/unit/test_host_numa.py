@@ -23,7 +23,8 @@ from gpucorrelate.probes.host.disagreement import (
 )
 from gpucorrelate.probes.host.numa import Node, Topology
 from gpucorrelate.probes.host.placement import Affinity, Binding, Kind, Part, Placement, Spread
-from gpucorrelate.probes.host.reading import Missing, Nature
+from gpucorrelate.probes.host.reading import Missing
+from gpucorrelate.probes.wire.schema import Nature
 
 #: Written by scripts/capture_two_nodes.py. What the process there did is in
 #: tests/system/placed.c: on CPU 0, with most of its memory on node 1.

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucorrelate.probes.host import psi
-from gpucorrelate.probes.host.reading import Missing, Nature
+from gpucorrelate.probes.host.reading import Missing
+from gpucorrelate.probes.wire.schema import Nature
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -46,10 +46,8 @@ def test_who_stops_reading_leaves_no_thread_behind() -> None:
 @pytest.mark.parametrize("spoil", ["cut off", "damaged"])
 def test_what_is_wrong_comes_behind_all_that_is_good(spoil: str) -> None:
     packed = gzip.compress(TEXT, 1)
-    if spoil == "cut off":
-        packed = packed[:-100]
-    else:
-        packed = packed[:-8] + b"\0" * 8  # the checksum
+    # The last eight bytes are the checksum and the length.
+    packed = packed[:-100] if spoil == "cut off" else packed[:-8] + b"\0" * 8
     ahead = Ahead(io.BytesIO(packed))
     found = b""
     wrong = EOFError if spoil == "cut off" else gzip.BadGzipFile
