@@ -197,7 +197,7 @@ def play(tracer: Tracer, scenario: Scenario, *, seed: int, rounds: int) -> Playe
         PlayError: the scenario's process died or hangs.
         ProbeError: the kernel probes broke.
     """
-    player = _Player(scenario, seed, scenario.rounds or rounds)
+    player = _Player(scenario, seed, min(rounds, scenario.rounds or rounds))
     try:
         return _played(tracer, scenario.name, player)
     finally:

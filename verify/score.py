@@ -195,7 +195,7 @@ class _Sums:
         for injection in injections:
             self._ns["injections"] += 1
             self._injection(op.tid, injection, segments)
-            self._errors += boundary_errors(injection, segments, injections)
+            self._errors += boundary_errors(op.tid, injection, segments, injections)
         inside = [(one.start_ns, one.end_ns) for one in injections]
         for segment, start, end in _without(segments, inside, (op.start_ns, op.end_ns)):
             self._ns["outside_ns"] += end - start
@@ -205,7 +205,6 @@ class _Sums:
     def _injection(self, tid: int, injection: Injection, segments: Sequence[Segment]) -> None:
         expected = "|".join(sorted(injection.categories))
         found: Counter[str] = Counter()
-        ran = queued = 0
         for segment in segments:
             part = _overlap(segment, injection.start_ns, injection.end_ns)
             if not part:
@@ -217,12 +216,7 @@ class _Sums:
             found["unknown_ns"] += part * unknown
             # The right one blamed for something unknown is no answer.
             found["culprit_ns"] += part * (blames(segment, injection) and not unknown)
-            if not right:
-                ran += part * (segment.actor.tid == tid and segment.category in _RUNNING)
-                queued += part * (segment.category in _QUEUED)
-        # What the kernel's accounts confirm, and no more, is no part of the delay.
-        aside = min(ran, injection.cpu_ns) + min(queued, injection.queued_ns)
-        judged = max(0, injection.length_ns - aside)
+        judged = judged_ns(tid, injection, segments)
         self._ns["injected_ns"] += judged
         for name, part in found.items():
             self._ns[name] += min(part, judged)
@@ -284,6 +278,23 @@ def false_ns(op: Operation, pieces: Sequence[Piece], real: Sequence[Injection]) 
     return max(blamed, excess, 0) + faulted
 
 
+def judged_ns(tid: int, injection: Injection, segments: Sequence[Segment]) -> int:
+    """Length of an injection without what is set aside.
+
+    That is what the answer says and the kernel's accounts confirm, and no more: that the
+    operation's own thread ran, and that who waited or acted was ready without a CPU.
+    """
+    ran = queued = 0
+    for segment in segments:
+        if segment.category in injection.categories:
+            continue
+        part = _overlap(segment, injection.start_ns, injection.end_ns)
+        ran += part * (segment.actor.tid == tid and segment.category in _RUNNING)
+        queued += part * (segment.category in _QUEUED)
+    aside = min(ran, injection.cpu_ns) + min(queued, injection.queued_ns)
+    return max(0, injection.length_ns - aside)
+
+
 def _overlap(segment: Segment, start_ns: int, end_ns: int) -> int:
     return max(0, min(segment.end_ns, end_ns) - max(segment.start_ns, start_ns))
 
@@ -322,15 +333,24 @@ def blames(segment: Segment, injection: Injection) -> bool:
 
 
 def boundary_errors(
-    injection: Injection, segments: Sequence[Segment], all_of: Sequence[Injection] = ()
+    tid: int,
+    injection: Injection,
+    segments: Sequence[Segment],
+    all_of: Sequence[Injection] = (),
 ) -> tuple[int, int]:
     """How far an injection's start and end were missed.
 
     What was found of it reaches from the first to the last segment within it that is of a right
     category and blames the right one, and on to both sides as far as such segments touch each
-    other. Where nothing was found, both ends are missed by its whole length. Waiting for a CPU
-    that the kernel's accounts confirm lies between what was made and what was found, and is no
+    other. Where nothing was found, both ends are missed by all that is judged of it. Waiting for a
+    CPU that the kernel's accounts confirm lies between what was made and what was found, and is no
     error; nor is what lies in another injection of which it is right as well.
+
+    Args:
+        tid: The operation's thread.
+        injection: Which.
+        segments: What was said of the operation.
+        all_of: All injections of the operation.
     """
     right = [_is_right(segment, injection) for segment in segments]
     within = [
@@ -339,7 +359,7 @@ def boundary_errors(
         if right[k] and _overlap(segment, injection.start_ns, injection.end_ns)
     ]
     if not within:
-        return (injection.end_ns - injection.start_ns,) * 2
+        return (judged_ns(tid, injection, segments),) * 2
     first, last = within[0], within[-1]
     while first and right[first - 1] and segments[first - 1].end_ns == segments[first].start_ns:
         first -= 1

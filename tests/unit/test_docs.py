@@ -10,6 +10,7 @@ import pytest
 
 from gpucorrelate.daemon import control, saved
 from gpucorrelate.daemon.config import GIB, MAX_SEGMENTS, MIB, DaemonConfig
+from gpucorrelate.verify.scenarios import CATALOGUE
 
 ROOT = Path(__file__).parents[2]
 CLI = (ROOT / "docs/cli.md").read_text(encoding="utf-8")
@@ -81,6 +82,13 @@ def test_the_readme_installs_the_service_where_its_unit_looks_for_it() -> None:
     for name in ("gpucorrelate.service", "gpucorrelate.sysusers"):
         assert (ROOT / "systemd" / name).exists()
         assert f" systemd/{name} " in README
+
+
+def test_every_scenario_of_verify_is_described() -> None:
+    page = (ROOT / "docs/verify.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    described = {name for row in rows for name in re.findall(r"`([a-z-]+)`", row)}
+    assert {scenario.name for scenario in CATALOGUE} <= described
 
 
 @pytest.mark.parametrize("page", ["README.md", "DEVELOPERS.md", *DOCS])

@@ -34,7 +34,7 @@ class Scenario:
         cause: The cause that it makes, in a user's words.
         play: Does it.
         quick: Whether it is part of the quick run: it stops nobody, limits nobody, needs little.
-        rounds: Operations with delays in a full run, where not as many as usual.
+        rounds: Operations with delays at most, where they take longer than others.
     """
 
     name: str
@@ -68,9 +68,15 @@ CATALOGUE: tuple[Scenario, ...] = (
     Scenario("fsync", "a write to disk (fsync)", faults.fsync),
     Scenario("cpu-hog", "another process on the CPU", cpu.cpu_hog),
     Scenario("priority-inversion", "a lock holder without a CPU", cpu.priority_inversion),
-    Scenario("cpu-quota", "a CPU quota", cpu.cpu_quota, quick=False),
+    Scenario("cpu-quota", "a CPU quota", cpu.cpu_quota, quick=False, rounds=20),
     Scenario("yield-spin", "a loop of sched_yield", cpu.yield_spin),
-    Scenario("spinning-pool", "a spinning pool and a CPU quota", cpu.spinning_pool, quick=False),
+    Scenario(
+        "spinning-pool",
+        "a spinning pool and a CPU quota",
+        cpu.spinning_pool,
+        quick=False,
+        rounds=20,
+    ),
     Scenario("sigstop", "a stopped process (SIGSTOP)", processes.sigstop, quick=False),
     Scenario("ptrace", "a debugger", processes.ptrace, quick=False),
     Scenario("fork-exec", "a program that is started", processes.fork_exec),

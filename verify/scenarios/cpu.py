@@ -39,7 +39,9 @@ _NEED_NS = 4_000_000
 _HOG_NS = 60_000_000
 _STOP, _STINTS = 0, 1
 _PTHREAD_PROCESS_SHARED = 1
-_QUOTA_US, _PERIOD_US = 10_000, 40_000
+_QUOTA_US, _PERIOD_US = 12_000, 60_000
+#: By then the kernel has counted what ended with a gap, on the other CPUs too.
+_SETTLED_NS = 300_000
 #: Of a gap, this part must be the hog's, or in the kernel's own count of throttled time.
 _MOST = 0.8
 _SPINNERS = 2
@@ -249,25 +251,27 @@ class _Gap:
     queued_ns: int
 
 
-def _burn_within(quota: Quota, length_ns: int, threads: int = 1) -> list[_Gap]:
-    """Use CPU time; returns the gaps that the kernel counts as throttled.
+def _burn_within(quota: Quota, length_ns: int, cpus: int) -> list[_Gap]:
+    """Use CPU time on a CPU of one's own; returns the gaps in which the thread was throttled.
 
-    It counts each CPU that has threads of the group. Where all of these were throttled for most
-    of a gap, so was this thread.
+    The kernel counts throttled time of all the group's CPUs together. What they can have had at
+    most in a gap, without this one, is no evidence; the rest must be this one's.
     """
-    cpus = min(threads, len(os.sched_getaffinity(0)))
     end = time.thread_time_ns() + length_ns
     found: list[_Gap] = []
     last, counted, queued = now(), quota.throttled_ns(), queued_ns()
+    gap: Times | None = None
     while time.thread_time_ns() < end:
         t = now()
         if t - last >= GAP_NS:
-            total, waited = quota.throttled_ns(), queued_ns()
-            if total - counted >= _MOST * cpus * (t - last):
+            gap = None if gap else (last, t)
+        elif gap and t - gap[1] > _SETTLED_NS:
+            total, waited, length = quota.throttled_ns(), queued_ns(), gap[1] - gap[0]
+            least = total - counted - (cpus - 1) * length
+            if least >= _MOST * length:
                 # The scheduler's account of standing in line has the throttled time in it.
-                throttled = (total - counted) // cpus
-                found.append(_Gap((last, t), max(0, waited - queued - throttled)))
-            counted, queued, t = total, waited, now()
+                found.append(_Gap(gap, max(0, waited - queued - least)))
+            counted, queued, gap, t = total, waited, None, now()
         last = t
     return found
 
@@ -279,7 +283,7 @@ def cpu_quota(stage: Stage) -> None:
         for control in stage.rounds():
             quota.limit(on=not control)
             with stage.operation(control=control) as op:
-                gaps = _burn_within(quota, 1_000 * _QUOTA_US + stage.delay())
+                gaps = _burn_within(quota, 1_000 * _QUOTA_US + stage.delay(), 1)
             quota.limit(on=False)
             for gap in gaps:
                 op.inject(gap.times, "throttled", "cgroup", queued_ns=gap.queued_ns)
@@ -332,16 +336,20 @@ class _Spinners:
 
 def spinning_pool(stage: Stage) -> None:
     """A pool spins after each parallel region and uses up the quota of its cgroup."""
+    cpus = sorted(os.sched_getaffinity(0))
+    used = 1 + min(_SPINNERS, len(cpus) - 1)
     with _quota() as quota:
         stage.begin()
+        os.sched_setaffinity(0, cpus[:-1] or cpus)
         pool = _Spinners(_SPINNERS)
+        os.sched_setaffinity(0, cpus[-1:])
         try:
             for control in stage.rounds():
                 quota.limit(on=not control)
                 with stage.operation(control=control) as op:
                     if not control:
                         pool.region()
-                    gaps = _burn_within(quota, _NEED_NS + stage.delay(), 1 + _SPINNERS)
+                    gaps = _burn_within(quota, 1_000 * _QUOTA_US + stage.delay(), used)
                 pool.rest()
                 quota.limit(on=False)
                 sleep(1_000_000)

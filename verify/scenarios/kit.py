@@ -368,28 +368,26 @@ class Peer:
 
 
 #: Slots of the board of a peer that runs and then sleeps: how long each, and what came of it.
-RUN, SLEEP, BEGUN, RAN, QUEUED, SLEPT, DUE, DELAYED, WOKEN = range(9)
+RUN, SLEEP, BEGUN, SLEPT, DUE, WOKEN, QUEUED = range(7)
 
 
 def run_and_sleep(board: Board) -> None:
     """In a peer: run for a while, sleep for a while, and note when."""
-    with watched() as run:
+    with watched() as both:
         burn(board[RUN])
-    board[BEGUN], board[RAN] = run.times
-    board[QUEUED] = run.queued_ns
-    rest = sleep(board[SLEEP])
-    board[SLEPT], board[DUE] = rest.times
-    board[DELAYED], board[WOKEN] = rest.queued_ns, now()
+        slept = now()
+        time.sleep(board[SLEEP] / 1e9)
+    board[BEGUN], board[SLEPT], board[DUE] = both.times[0], slept, slept + board[SLEEP]
+    board[QUEUED], board[WOKEN] = both.queued_ns, now()
 
 
 def injected(op: Operation, peer: Peer, wanted: int) -> None:
     """An operation waited, since ``wanted``, for a peer that ran and slept."""
     board = peer.board
     # Who has asked may lose its CPU to the peer before it waits.
-    run = max(wanted, board[BEGUN]), board[RAN]
-    op.inject(run, "cpu", peer.pid, queued_ns=board[QUEUED] + op.queued_ns)
-    rest = max(wanted, board[SLEPT]), board[DUE]
-    op.inject(rest, "sleep", peer.pid, queued_ns=board[DELAYED] + op.queued_ns)
+    queued = board[QUEUED] + op.queued_ns
+    op.inject((max(wanted, board[BEGUN]), board[SLEPT]), "cpu", peer.pid, queued_ns=queued)
+    op.inject((max(wanted, board[SLEPT]), board[DUE]), "sleep", peer.pid, queued_ns=queued)
 
 
 def say(line: str) -> None:

@@ -77,17 +77,16 @@ def ptrace(stage: Stage) -> None:
     _stopped(stage, stop, go_on)
 
 
-#: Writes when it began, when it had run, when it went to sleep; and how long it had queued for a
-#: CPU until the first two.
+#: Writes when it began and when it went to sleep, and how long it had queued for a CPU until then.
 _PROGRAM = """
 import os, sys, time
 def now(): return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
 def queued(): return int(open("/proc/self/schedstat").read().split()[1])
 first, begun = queued(), now()
 while now() - begun < int(sys.argv[2]): pass
-ran, second, slept = now(), queued(), now()
+second, slept = queued(), now()
 time.sleep(int(sys.argv[3]) / 1e9)
-os.write(int(sys.argv[1]), f"{begun} {ran} {slept} {first} {second}".encode())
+os.write(int(sys.argv[1]), f"{begun} {slept} {first} {second}".encode())
 """
 
 
@@ -111,7 +110,7 @@ def fork_exec(stage: Stage) -> None:
                 os.waitpid(pid, 0)
             stage.work()
         if not control:
-            begun, ran, slept, first, second = map(int, os.read(reader, 200).split())
+            begun, slept, first, second = map(int, os.read(reader, 200).split())
             op.inject((started, begun), ["cpu", "page-fault"], pid, queued_ns=first)
-            op.inject((begun, ran), "cpu", pid, queued_ns=second - first)
+            op.inject((begun, slept), "cpu", pid, queued_ns=second - first)
             op.inject((slept, slept + rest), "sleep", pid)
