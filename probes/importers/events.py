@@ -49,6 +49,8 @@ _CATEGORIES = {
     **{category: (CALLS, int(api)) for category, api in _APIS.items()},
     "cuda_sync": (SYNCS, 0),
     "user_annotation": (RANGES, 0),
+    # In 2021 annotations were operators like any other.
+    "operator": (RANGES, 0),
 }
 _NO_TABLE = (-1, 0)
 _SYNCS = {

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.traces
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "hta.md").read_text(encoding="utf-8")
-RESNET = "kineto-2021-resnet50-v100"
 #: HTA's path over the steps of NS with HTA_DISABLE_NS_ROUNDING=1: GPU and gaps, in nanoseconds.
 UNROUNDED = (
     (94_338_468, 1_002_579),
@@ -54,12 +53,8 @@ FLOAT_NS = 250
 
 
 def each(steps: Iterable[hta.Step]) -> list[Any]:
-    """As parameters; the steps of 2021's trace are not found yet."""
-    marks = {RESNET: (pytest.mark.xfail(reason="steps of 2021 are operators: not read"),)}
-    return [
-        pytest.param(one, id=f"{one.trace}-{one.step}", marks=marks.get(one.trace, ()))
-        for one in steps
-    ]
+    """As parameters."""
+    return [pytest.param(one, id=f"{one.trace}-{one.step}") for one in steps]
 
 
 @pytest.mark.parametrize("step", each(STEPS))
