@@ -648,9 +648,10 @@ def _faults(threads: Threads, faults: Table, trap_ns: int) -> FaultRuns:
     """Page faults that matter as intervals: long ones alone, dense runs of short ones joined.
 
     A minor fault takes about a microsecond; cut out one by one they would split the path into
-    dust. A run of faults less than ``FAULT_GAP_NS`` apart that fill two thirds of their run
-    is one interval; single short minor faults stay part of the CPU time around them. A fault
-    fills, of the gap after it, what entering and leaving the kernel take besides (``trap_ns``).
+    dust. A run of faults less than ``FAULT_GAP_NS`` apart that take most of their run is one
+    interval; single short minor faults stay part of the CPU time around them. A fault
+    takes, of the gap after it, what entering and leaving the kernel cost besides (``trap_ns``), as
+    measured when the probes started; on a busier machine it is more.
     """
     thread = threads.index(faults["tid"])
     keep = np.flatnonzero((thread >= 0) & ((faults["flags"] & FaultFlag.OPEN) == 0))
@@ -671,7 +672,7 @@ def _faults(threads: Threads, faults: Table, trap_ns: int) -> FaultRuns:
     gap[:-1] = np.where(near, np.minimum(start[1:] - end[:-1], trap_ns), 0)
     filled = np.add.reduceat(length + gap, first)
     whole = run_end - start[first]
-    good = alone[first] | ((whole >= FAULT_SHORT_NS) & (3 * filled >= 2 * whole))
+    good = alone[first] | ((whole >= FAULT_SHORT_NS) & (2 * filled >= whole))
     first, run_end, count = first[good], run_end[good], count[good]
     return FaultRuns(
         _offsets(thread[first], len(threads.tid)),

@@ -254,24 +254,26 @@ class _Gap:
 def _burn_within(quota: Quota, length_ns: int, cpus: int) -> list[_Gap]:
     """Use CPU time on a CPU of one's own; returns the gaps in which the thread was throttled.
 
-    The kernel counts throttled time of all the group's CPUs together. What they can have had at
-    most in a gap, without this one, is no evidence; the rest must be this one's.
+    The kernel counts throttled time of all the group's CPUs together. What the others can have
+    had at most since it was last read is no evidence; the rest must be this one's.
     """
     end = time.thread_time_ns() + length_ns
     found: list[_Gap] = []
-    last, counted, queued = now(), quota.throttled_ns(), queued_ns()
+    last = read = now()
+    counted, queued = quota.throttled_ns(), queued_ns()
     gap: Times | None = None
     while time.thread_time_ns() < end:
         t = now()
         if t - last >= GAP_NS:
-            gap = None if gap else (last, t)
-        elif gap and t - gap[1] > _SETTLED_NS:
-            total, waited, length = quota.throttled_ns(), queued_ns(), gap[1] - gap[0]
-            least = total - counted - (cpus - 1) * length
-            if least >= _MOST * length:
+            gap = (last, t) if gap is None else (gap[0], gap[0])  # two in a row: neither is clear
+        elif t - (gap[1] if gap else read) > _SETTLED_NS:
+            total, waited = quota.throttled_ns(), queued_ns()
+            least = total - counted - (cpus - 1) * (t - read)
+            if gap and least >= _MOST * (gap[1] - gap[0]) > 0:
                 # The scheduler's account of standing in line has the throttled time in it.
                 found.append(_Gap(gap, max(0, waited - queued - least)))
-            counted, queued, gap, t = total, waited, None, now()
+            counted, queued, gap = total, waited, None
+            t = read = now()
         last = t
     return found
 
