@@ -19,6 +19,7 @@ from gpucorrelate.correlator.report.values import (
     Wait,
 )
 from gpucorrelate.correlator.states import CATEGORIES, WaitClass
+from gpucorrelate.correlator.walk import EVIDENCE_UNREAD
 from gpucorrelate.probes.wire.schema import FaultFlag, FdKind, WaitFlag, WaitKind
 
 if TYPE_CHECKING:
@@ -313,6 +314,8 @@ class Describer:
             return self._words.cause(category, evidence, self.actor)
         if ekind == _EVIDENCE_WAIT:
             return self._wait_cause(category, evidence)
+        if ekind == EVIDENCE_UNREAD:
+            return Cause("the response could not be written on: its client did not read")
         if category is Category.UNOBSERVED:
             if ekind == _EVIDENCE_LOST:
                 return Cause("records of waits were lost then")

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from gpucorrelate.probes.wire.schema import WaitKind
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -65,7 +67,7 @@ def tokenised(
 
 
 def sent(capture: Capture, steps: Steps) -> dict[int, Handover]:
-    """When the outputs of each step were ready to be sent to the frontend, by index of the step."""
+    """When the outputs of each step were ready to be sent to the frontend, by the step's index."""
     taken: dict[int, int] = {}
     outputs = capture.table("outputs")
     for stamp, start in zip(outputs["stamp_ns"].tolist(), outputs["start_ns"].tolist(),
@@ -84,6 +86,42 @@ def sent(capture: Capture, steps: Steps) -> dict[int, Handover]:
             if stamp in taken
         ]
         found |= _in_turn(spans.select(spans["stream"] == stream), turns)
+    return found
+
+
+#: What an event loop's thread waits for events in.
+_LOOP_WAITS = (WaitKind.EPOLL, WaitKind.POLL, WaitKind.SELECT, WaitKind.IO_URING)
+
+
+def unread(
+    capture: Capture, chunks: Mapping[tuple[int, int], Sequence[tuple[int, int, int]]]
+) -> dict[tuple[int, int], list[Turn]]:
+    """When responses could not be written on because their clients did not read.
+
+    A server writes a chunk without letting go of its event loop, unless what the client has yet to
+    read is too much. If the loop's thread came to wait for events while a chunk was being written,
+    the writing waited for the client, until the last event before the chunk was out.
+
+    Args:
+        capture: The recording.
+        chunks: By exchange: start, end and thread of the chunks to look at.
+    """
+    threads = {tid for rows in chunks.values() for _, _, tid in rows}
+    waits = capture.table("wait")
+    waits = waits.select(
+        np.isin(waits["tid"], list(threads)) & np.isin(waits["wait_kind"], _LOOP_WAITS)
+    )
+    by_thread = {}
+    for tid in threads:
+        own = waits.select(waits["tid"] == tid)
+        by_thread[tid] = (np.sort(own["start_ns"]), np.sort(own["end_ns"]))
+    found: dict[tuple[int, int], list[Turn]] = {}
+    for exchange, rows in chunks.items():
+        for start, end, tid in rows:
+            starts, ends = by_thread[tid]
+            at = int(ends.searchsorted(end, side="right")) - 1
+            if at >= 0 and starts[at] >= start:
+                found.setdefault(exchange, []).append(Turn(start, int(ends[at])))
     return found
 
 

@@ -19,13 +19,19 @@ from gpucorrelate.correlator.report.values import PhaseName
 from gpucorrelate.probes.wire.schema import Anchor, TokenPlace
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from gpucorrelate.correlator.capture import Capture
-    from gpucorrelate.correlator.handovers import Handover
+    from gpucorrelate.correlator.handovers import Handover, Turn
     from gpucorrelate.correlator.steps import Rowsets, Steps
 
     I64 = NDArray[np.int64]
+
+
+#: A chunk that took longer to write may have had to wait for its client.
+LONG_CHUNK_NS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,7 @@ class Leg:
     start_ns: int
     end_ns: int
     tid: int
+    held_back: bool = False  # its client did not read: what the thread did was for others
 
 
 @dataclass(frozen=True)
@@ -121,6 +128,7 @@ class _Sources:
     sharing: Counter[tuple[int, int]]  # requests of each HTTP exchange
     tokenised: dict[tuple[int, int], Handover]  # exchange -> its prompts were tokens
     sent: dict[int, Handover]  # step -> its outputs were ready to be sent to the frontend
+    unread: dict[tuple[int, int], list[Turn]]  # exchange -> when its client did not read
 
 
 _ANCHORS = {int(a): a for a in Anchor}
@@ -148,6 +156,21 @@ def build(capture: Capture, steps: Steps, sets: Rowsets) -> tuple[Request, ...]:
         else r
         for r in found
     )
+
+
+def _long_chunks(
+    http: dict[tuple[int, int], list[tuple[Anchor, Mark]]],
+) -> dict[tuple[int, int], list[tuple[int, int, int]]]:
+    """Chunks that took long to write: start, end and thread, by exchange."""
+    found: dict[tuple[int, int], list[tuple[int, int, int]]] = defaultdict(list)
+    for exchange, marks in http.items():
+        start = 0
+        for anchor, mark in marks:
+            if anchor is Anchor.CHUNK_START:
+                start = mark.t_ns
+            elif anchor is Anchor.CHUNK_END and start and mark.t_ns - start >= LONG_CHUNK_NS:
+                found[exchange].append((start, mark.t_ns, mark.tid))
+    return found
 
 
 def _with_renderer(sources: _Sources) -> dict[tuple[int, int], handovers.Turn]:
@@ -224,6 +247,7 @@ def _collect(capture: Capture, steps: Steps, sets: Rowsets) -> _Sources:
         Counter(),
         {},
         handovers.sent(capture, steps),
+        handovers.unread(capture, _long_chunks(http)),
     )
 
 
@@ -504,11 +528,30 @@ class _Hands:
         tokenised: The tokeniser's thread.
         first: The sender of outputs, with its first.
         last: The same, with its last.
+        unread: When the client did not read, so that its response could not be written on.
     """
 
     tokenised: Handover | None
     first: Handover | None
     last: Handover | None
+    unread: tuple[Turn, ...] = ()
+
+    def output(self, start: int, end: int, sent: Handover | None, tid: int) -> Iterator[Leg]:
+        """Legs of an output's way out, from its making until it was written by a thread."""
+        at = start
+        if sent is not None and start < sent.t_ns <= end:
+            yield Leg("output", start, sent.t_ns, sent.tid)
+            at = sent.t_ns
+        for turn in self.unread:
+            since, until = max(at, turn.start_ns), min(end, turn.end_ns)
+            if since >= until:
+                continue
+            if since > at:
+                yield Leg("output", at, since, tid)
+            yield Leg("output", since, until, tid, held_back=True)
+            at = until
+        if end > at:
+            yield Leg("output", at, end, tid)
 
 
 def _hands(
@@ -521,6 +564,7 @@ def _hands(
         sources.tokenised.get(exchange) if exchange else None,
         sources.sent.get(tokens[0].step) if tokens else None,
         sources.sent.get(engine.steps[-1][0]) if engine else None,
+        tuple(sources.unread.get(exchange, ())) if exchange else (),
     )
 
 
@@ -571,9 +615,7 @@ def _partition(
         leg("engine", engine.made_ns, engine.tid)
         cuts += _step_cuts(steps, engine)
         cuts.append(Cut(engine.made_ns, PhaseName.OUTPUT, "last output made"))
-        if hands.last is not None and hands.last.t_ns <= end:
-            leg("output", hands.last.t_ns, hands.last.tid)
-    leg("output", end, _last_tid(first))
+    legs += hands.output(at, end, hands.last, _last_tid(first))
     return tuple(legs), tuple(cut for cut in cuts if cut.t_ns < end)
 
 
@@ -626,9 +668,5 @@ def _ttft_legs(
     out = [*front]
     if made > engine.start_ns:
         out.append(Leg("engine", engine.start_ns, made, engine.tid))
-    if hands.first is not None and made < hands.first.t_ns <= target:
-        out.append(Leg("output", made, hands.first.t_ns, hands.first.tid))
-        made = hands.first.t_ns
-    if target > made:
-        out.append(Leg("output", made, target, output))
+    out += hands.output(made, target, hands.first, output)
     return tuple(out)

@@ -17,18 +17,24 @@ and their lengths sum to the interval exactly. How the path moves:
 - Runnable is ``run-queue``, or ``preempted`` with who ran instead, or ``throttled``.
 - Before a thread was born the path is with the one that created it.
 - Where waits were lost, being on a CPU proves nothing: ``unobserved``.
+- Where a response could not be written on because its client did not read, what the event loop's
+  thread did was for others: ``network``, without a walk.
 
 The inner loop is C (``native/walk.c``); this module hands it columns.
 """
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpucorrelate.correlator.native import Columns, NativeWalk
+from gpucorrelate.correlator.native import SEGMENT, Columns, NativeWalk
+from gpucorrelate.correlator.report.values import Category
+from gpucorrelate.correlator.states import CATEGORIES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,6 +44,9 @@ if TYPE_CHECKING:
     from gpucorrelate.correlator.states import States
 
     I64 = NDArray[np.int64]
+
+#: Evidence of a segment, beside the walk's own kinds: a response could not be written on.
+EVIDENCE_UNREAD = 7
 
 
 @dataclass(frozen=True)
@@ -57,6 +66,7 @@ class LegSpec:
     end_ns: int
     cuts_ns: tuple[int, ...] = ()
     op: int = -1  # where it ends on a stream: the operation that it ends with
+    held_back: bool = False  # nothing to walk: a client did not read its response
 
 
 @dataclass(frozen=True)
@@ -147,10 +157,11 @@ class Walker:
             np.array([leg.thread for leg in legs], np.int32),
             np.array([leg.op for leg in legs], np.int64),
             np.array([leg.end_ns for leg in legs], np.int64),
-            np.array([leg.start_ns for leg in legs], np.int64),
+            np.array([leg.end_ns if leg.held_back else leg.start_ns for leg in legs], np.int64),
             cut_off,
             cuts,
         )
+        segments = np.concatenate([segments, _held_back(legs)])
         order = np.lexsort((segments["start"], segments["leg"]))
         segments = segments[order]
         at = np.arange(n + 1)
@@ -160,3 +171,23 @@ class Walker:
             np.searchsorted(segments["leg"], at).astype(np.int64),
             np.searchsorted(hops["leg"], at).astype(np.int64),
         )
+
+
+def _held_back(legs: Sequence[LegSpec]) -> NDArray[np.void]:
+    """Segments of the legs that need no walk, split at their cuts as the walk's are."""
+    rows = []
+    for k, leg in enumerate(legs):
+        if not leg.held_back:
+            continue
+        inner = [t for t in leg.cuts_ns if leg.start_ns < t < leg.end_ns]
+        for start, end in itertools.pairwise([leg.start_ns, *inner, leg.end_ns]):
+            phase = bisect.bisect_left(leg.cuts_ns, end) - 1
+            rows.append((start, end, leg.thread, k, phase))
+    found = np.zeros(len(rows), SEGMENT)
+    for name in ("evidence", "span", "slack", "held_by", "related", "held"):
+        found[name] = -1
+    for at, name in enumerate(("start", "end", "actor", "leg", "phase")):
+        found[name] = [row[at] for row in rows]
+    found["category"] = CATEGORIES.index(Category.NETWORK)
+    found["evidence_kind"] = EVIDENCE_UNREAD
+    return found

@@ -264,7 +264,8 @@ class Run:
     # -- parts
 
     def _spec(self, leg: Leg, cuts: tuple[int, ...]) -> LegSpec:
-        return LegSpec(self.states.threads.one(leg.tid), leg.start_ns, leg.end_ns, cuts)
+        thread = self.states.threads.one(leg.tid)
+        return LegSpec(thread, leg.start_ns, leg.end_ns, cuts, held_back=leg.held_back)
 
     def _step_leg(self, i: int) -> LegSpec:
         s = self.steps_

@@ -243,6 +243,57 @@ def test_a_reader_preempted_after_the_message_was_there_is_preempted() -> None:
     ]
 
 
+def test_a_reader_without_the_interpreter_waits_for_its_holder_while_a_message_is_there() -> None:
+    r = three().add("meta", 4, key="gil", value=f"{GIL:#x}:4096")
+    queue(r, 1, (WORKER, 5_000, 6_000), (CORE, 2_000, 9_000))
+    r.wait(CORE, 5_500, 8_500, kind=WaitKind.FUTEX, op=PRIVATE | BITSET, arg=GIL, wake=8_400,
+           waker=CORE + 1, waker_tgid=CORE)  # fmt: skip
+    r.add("thread", 4, tid=CORE + 1, name="hog", role="core.hog")
+    for tid, tgid in ((CORE, CORE), (CORE + 1, CORE), (WORKER, WORKER), (API, API)):
+        r.wait(tid, 1, 10, tgid=tgid)
+    assert walked(r, CORE, 4_000, 9_500) == [
+        (4_000, 6_000, "cpu", WORKER),
+        (6_000, 8_400, "gil", CORE + 1),
+        (8_400, 8_500, "run-queue", CORE),
+        (8_500, 9_000, "spin-handoff", CORE),
+        (9_000, 9_500, "cpu", CORE),
+    ]
+
+
+def test_two_that_name_each_other_as_holders_leave_it_to_who_was_on_a_cpu() -> None:
+    # Both waits timed out in between, so that each one's last waker tells of another turn.
+    r = two().add("meta", 3, key="gil", value=f"{GIL:#x}:4096")
+    futex, lock = WaitKind.FUTEX, {"op": PRIVATE | BITSET, "arg": GIL}
+    for tid, other in ((API, API + 1), (API + 1, API)):
+        r.wait(tid, 1_000, 6_000, kind=futex, flags=WaitFlag.WAKE_TIMER, waker=1, tgid=API, **lock)
+        r.wait(tid, 6_050, 6_500, kind=futex, waker=other, waker_tgid=API, tgid=API, **lock)
+    r.wait(API + 2, 1, 10, tgid=API)
+    for tid in (API + 1, API + 2):
+        r.add("thread", 3, tid=tid, name="t", role="api.t")
+    found = walked(r, API, 500, 7_000)
+    assert ("gil", API + 2) in [item[2:] for item in found]
+    assert sum(end - start for start, end, what, _ in found if what == "unexplained") == 0
+
+
+def test_a_leg_whose_client_did_not_read_needs_no_walk() -> None:
+    r = two().wait(API, 100, 500, wake=480, waker=CORE)
+    states = states_.build(r.capture())
+    api = states.threads.one(API)
+    legs = [
+        LegSpec(api, 0, 200, (0,)),
+        LegSpec(api, 200, 600, (0, 300), held_back=True),
+        LegSpec(api, 600, 700, (0, 300)),
+    ]
+    paths = Walker(states).walk(legs)
+    rows = [
+        (int(row["start"]), int(row["end"]), str(CATEGORIES[row["category"]]), int(row["phase"]))
+        for row in paths.leg(1)
+    ]
+    assert rows == [(200, 300, "network", 0), (300, 600, "network", 1)]
+    assert [len(paths.leg_hops(k)) > 0 for k in range(3)] == [True, False, False]
+    assert paths.leg(2)["start"][0] == 600
+
+
 def test_a_poll_without_its_write_is_unexplained_never_cpu() -> None:
     r = three()
     r.add("queue_msg", 4, tid=CORE, queue="q", op=QueueOp.READ, seq=9, start_ns=2_000,
