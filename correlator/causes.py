@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gpucorrelate.correlator import device_words
+from gpucorrelate.correlator.context import HostContext
 from gpucorrelate.correlator.report.values import (
     Actor,
     Category,
@@ -101,6 +102,10 @@ class Describer:
         self._strangers: dict[tuple[int, int], Actor] = {}
         self._span_names: dict[int, tuple[str, int]] = {}
         self._made: dict[tuple[object, ...], Segment] = {}
+
+    @cached_property
+    def _host(self) -> HostContext:
+        return HostContext(self._s.capture)
 
     @cached_property
     def _words(self) -> device_words.DeviceWords:
@@ -356,7 +361,9 @@ class Describer:
         if category is Category.PREEMPTED:
             return Cause("ran instead:", waker)
         if category is Category.THROTTLED:
-            return Cause("used up the CPU quota of its cgroup")
+            begin, end = int(table["start_ns"][row]), int(table["end_ns"][row])
+            path = self._host.throttled_by(int(table["tgid"][row]), begin, end)
+            return Cause("out of CPU quota", None, f"of cgroup {path}" if path else "")
         if category is Category.RUN_QUEUE:
             ran = self._ran_instead(row)
             return Cause("ran instead:", ran) if ran else Cause("runnable, no CPU yet")
@@ -503,9 +510,14 @@ def wait_name(table: Table, row: int) -> str:
     return kind.name.lower()
 
 
+_NAMED_BY_CATEGORY = (
+    Category.RUN_QUEUE, Category.PREEMPTED, Category.THROTTLED, Category.PAGE_FAULT,
+)  # fmt: skip
+
+
 def _leaf_kind(segment: Segment) -> str:
     note = segment.evidence[0].note if segment.evidence else ""
-    if segment.category in (Category.RUN_QUEUE, Category.PREEMPTED, Category.PAGE_FAULT):
+    if segment.category in _NAMED_BY_CATEGORY:
         return str(segment.category)
     return note.partition(" ")[0] or str(segment.category)
 

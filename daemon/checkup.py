@@ -215,36 +215,34 @@ def _tracefs() -> Check:
 
 def _cgroup(root: Path) -> Check:
     base = root / "sys/fs/cgroup"
-    found, state, mend = "no cgroups", CheckState.MISSING, ""
+    lost = "which cgroup's limits held the engine: quotas, memory"
     if (base / "cgroup.controllers").exists():
         names = (base / "cgroup.controllers").read_text(encoding="ascii").split()
         found = f"v2 with {', '.join(names) or 'no controllers'}"
-        if "cpu" in names:
-            state = CheckState.DEGRADED
-            file = "/sys/fs/cgroup$(cut -d: -f3 /proc/PID/cgroup)/cpu.stat"
-            mend = f"nr_throttled and throttled_usec in {file} count it"
-    elif base.is_dir():
-        both = (base / "unified/cgroup.controllers").exists()
-        found = "v1 and v2" if both else "v1"
-        mend = "nr_throttled and throttled_time in the engine's cpu.stat, below "
-        mend += "/sys/fs/cgroup/cpu, count it"
-    return Check(
-        "cgroup",
-        state,
-        f"{found}; not read by this version",
-        "time throttled by a CPU quota shows as waiting for a CPU",
-        mend,
-    )
+        if {"cpu", "memory"} <= set(names):
+            return _ok("cgroup", f"{found}: limits and use are read")
+        mend = "have the controllers cpu and memory on: systemd does where they are compiled in"
+        return Check("cgroup", CheckState.DEGRADED, found, lost, mend)
+    if not base.is_dir():
+        return Check("cgroup", CheckState.MISSING, "no cgroups", lost)
+    found = "v1 and v2" if (base / "unified/cgroup.controllers").exists() else "v1"
+    there = [name for name in ("cpu", "memory") if (base / name).is_dir()]
+    found += f" with {', '.join(there) or 'neither cpu nor memory'}"
+    if len(there) == len(("cpu", "memory")):
+        return _ok("cgroup", f"{found}: limits and use are read")
+    mend = "mount the hierarchies of cpu and memory below /sys/fs/cgroup"
+    return Check("cgroup", CheckState.DEGRADED, found, lost, mend)
 
 
 def _pressure(root: Path) -> Check:
-    there = (root / "proc/pressure/cpu").exists()
+    if (root / "proc/pressure/cpu").exists():
+        return _ok("pressure", "PSI is on: time lost for want of CPU, memory and disk is read")
     return Check(
         "pressure",
-        CheckState.DEGRADED if there else CheckState.MISSING,
-        "PSI is on; not read by this version" if there else "the kernel has no PSI",
+        CheckState.MISSING,
+        "the kernel has no PSI",
         "the host's CPU, memory and I/O pressure beside a request",
-        "" if there else "boot with psi=1",
+        "boot with psi=1",
     )
 
 

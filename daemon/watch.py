@@ -224,16 +224,27 @@ class HostWatch:
             source.told = True
             session.notes.capability(name, CapabilityState.ON, "")
         self._write(session.notes, watch, source, found)
+        if not source.everything:  # what costs more, and is rare
+            cost_ns = time.thread_time_ns() - began_ns
+            source.cost_ns += (cost_ns - source.cost_ns) // (4 if source.cost_ns else 1)
         source.since_ns, source.everything = now_ns, False
-        cost_ns = time.thread_time_ns() - began_ns
-        # Looks with everything cost more, and are rare.
-        source.cost_ns = cost_ns if not source.cost_ns else (3 * source.cost_ns + cost_ns) // 4
         source.due_ns = now_ns + max(self._poll_ns, self._least_ns(source))
 
     def _least_ns(self, source: _Source) -> int:
-        """The least time between two looks that keeps all of them within their share."""
-        sources = sum(len(watch.sources) for watch in self._watches.values())
-        return source.cost_ns * sources * _PPM // self._share_ppm
+        """The least time between two looks that keeps all of them within their share.
+
+        What is cheap is looked at as often as wanted; the others divide what that leaves.
+        """
+        costs = [one.cost_ns for watch in self._watches.values() for one in watch.sources]
+        share = self._poll_ns * self._share_ppm // _PPM  # CPU time there is in one interval
+        costs.sort()
+        for at, cost in enumerate(costs):
+            fair = share // (len(costs) - at)
+            if cost > fair:
+                rare = source.cost_ns > fair
+                return source.cost_ns * self._poll_ns // max(1, fair) if rare else 0
+            share -= cost
+        return 0
 
     def _write(self, notes: Notes, watch: _Watch, source: _Source, found: Round) -> None:
         readings = found.sample.readings

@@ -16,6 +16,7 @@ from gpucorrelate.correlator import requests as requests_
 from gpucorrelate.correlator import states as states_
 from gpucorrelate.correlator import steps as steps_
 from gpucorrelate.correlator.causes import Describer
+from gpucorrelate.correlator.context import HostContext
 from gpucorrelate.correlator.report import verdict
 from gpucorrelate.correlator.report.device_build import DeviceRun
 from gpucorrelate.correlator.report.names import match_ids
@@ -67,6 +68,7 @@ class Run:
         self.requests_: tuple[Request, ...] = requests_.build(capture, self.steps_, self._sets)
         self._walker = Walker(self.states)
         self._describe = Describer(self.states, self.steps_)
+        self._host = HostContext(capture)
 
     @classmethod
     def of(cls, capture: Capture) -> Run:
@@ -222,6 +224,7 @@ class Run:
             tuple(waits),
             s.worker_ns(i),
             self.ledger,
+            self._host.of(int(s.sched_ns[i]), s.end_ns(i)),
         )
 
     def summary(self) -> RunSummary:
@@ -339,6 +342,7 @@ class Run:
             http=r.http,
             verdict=verdict.of(segments, waits, doubts, so_far=not r.complete),
             aliases=_aliases(r),
+            context=self._host.of(r.arrival_ns, r.end_ns),
         )
 
     def _path(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         Actor,
         Category,
         Cause,
+        Context,
         Evidence,
         Ledger,
         PhaseName,
@@ -186,6 +187,40 @@ def _verdict(verdict: Verdict, actors: Actors) -> Json:
     }
 
 
+def _context(context: Context | None) -> Json | None:
+    if context is None:
+        return None
+    return {
+        "numbers": [
+            {
+                "metric": one.metric,
+                "subject": one.subject,
+                "unit": one.unit or None,
+                "nature": one.nature,
+                "meaning": one.meaning or None,
+                "before": one.before,
+                "after": one.after,
+                "since_ns": one.since_ns,
+                "until_ns": one.until_ns,
+                "note": one.note or None,
+            }
+            for one in context.numbers
+        ],
+        "changes": [
+            {
+                "t_ns": one.t_ns,
+                "since_ns": one.since_ns,
+                "subject": one.subject,
+                "what": one.what,
+                "before": one.before or None,
+                "after": one.after or None,
+            }
+            for one in context.changes
+        ],
+        "missing": list(context.missing),
+    }
+
+
 def request_to_dict(report: RequestReport) -> Json:
     """One request as plain values.
 
@@ -230,6 +265,7 @@ def request_to_dict(report: RequestReport) -> Json:
             {"place": check.place, "count": check.count, "hash": f"{check.hash:016x}"}
             for check in report.checks
         ],
+        "context": _context(report.context),
         "ledger": ledger_to_dict(report.ledger),
         "actors": actors.table(),
     }
@@ -254,6 +290,7 @@ def step_to_dict(report: StepReport) -> Json:
         "request_ids": list(report.request_ids),
         "segments": segments_to_list(report.segments, actors),
         "waits": _waits(report.waits, actors),
+        "context": _context(report.context),
         "ledger": ledger_to_dict(report.ledger),
         "actors": actors.table(),
     }

@@ -83,6 +83,7 @@ def _render(page: Page, report: RequestReport, size: _Size) -> None:
     _where(page, report, size)
     page.line()
     _tokens(page, report)
+    text_parts.context(page, report.context, report.segments)
     text_parts.unknown(page, report.segments, report.ledger, lines=_NOT_COVERED)
     _boundaries(page, report)
     text_parts.ledger(page, report.ledger, lines=1)

@@ -45,6 +45,7 @@ def render_step(report: StepReport, out: IO[str], options: TextOptions | None = 
     bars(page, digest.by_category(report.segments), _by_span(report.segments))
     text_parts.path(page, report.waits, report.segments)
     page.line()
+    text_parts.context(page, report.context, report.segments)
     text_parts.unknown(page, report.segments, report.ledger)
     _requests(page, report)
     text_parts.ledger(page, report.ledger)

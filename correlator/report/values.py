@@ -243,6 +243,44 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class ContextNumber:
+    """A number of the host that changed within a window."""
+
+    metric: str  # "cpu.stat.throttled", "thread.run_delay"
+    subject: str  # "host", "pid:1", "tid:1", "cgroup:/a"
+    unit: str  # "ns", "bytes", "count"...; "" a plain number
+    nature: str  # level, total (only ever counts up), average
+    meaning: str
+    before: int
+    after: int
+    since_ns: int  # it changed after this moment, which may lie before the window...
+    until_ns: int  # ...and before this one, which may lie behind it
+    note: str = ""  # why it matters, with the threshold; "" where it does not
+    rank: int = 0  # of those that matter the lowest comes first
+
+
+@dataclass(frozen=True)
+class ContextChange:
+    """Something of the host that is no number and became another within a window."""
+
+    t_ns: int  # it was noticed
+    since_ns: int  # it happened after this moment
+    subject: str
+    what: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the host did in a window."""
+
+    numbers: tuple[ContextNumber, ...]
+    changes: tuple[ContextChange, ...]
+    missing: tuple[str, ...]  # what could not be read, each with the reason
+
+
+@dataclass(frozen=True)
 class RequestReport:
     """One request: an exact partition of arrival to last byte, and what it rests on."""
 
@@ -268,6 +306,7 @@ class RequestReport:
     steps: tuple[int, ...] = ()
     http: bool = False  # it came in over HTTP, so tokens count as out when written
     aliases: tuple[str, ...] = ()  # more ids: the client's X-Request-Id, one shared with others
+    context: Context | None = None  # None: the host was not read
 
     @property
     def wall_ns(self) -> int:
@@ -314,6 +353,7 @@ class StepReport:
     waits: tuple[Wait, ...]
     worker_ns: int | None  # busy union of the workers' execute and sample calls
     ledger: Ledger
+    context: Context | None = None  # as in RequestReport
 
     @property
     def wall_ns(self) -> int:

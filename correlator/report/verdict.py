@@ -115,6 +115,8 @@ def _what(segment: Segment) -> str:
     """What a known stretch of the path went into."""
     category, label = segment.category, segment.actor.shown
     cause = segment.cause or Cause("")
+    if category is Category.THROTTLED:
+        return f"{cause.verb or 'out of CPU quota'} {cause.detail}".rstrip()
     if category in _NO_CPU:
         return _FOR_A_CPU
     if category is Category.GIL:
@@ -189,6 +191,8 @@ def _stall(stall: Wait | None, waits: Sequence[Wait], said: str) -> str:
         lock = stall.kind == "interpreter lock"
         doing = f"waiting for the {stall.kind}" if lock else f"in {stall.kind}"
         what = f"{doing}, {cause.verb} {culprit} {cause.detail}".rstrip()
+    elif stall.kind == Category.THROTTLED:
+        what = f"{cause.verb} {cause.detail}".rstrip()
     elif stall.kind in _NO_CPU:
         doing = _FOR_A_CPU if stall.kind == Category.RUN_QUEUE else stall.kind
         what = f"{doing} while {culprit} ran" if culprit else doing

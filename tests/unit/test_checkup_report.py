@@ -118,18 +118,24 @@ def test_pressure_and_cgroups_of_other_hosts(tmp_path: Path) -> None:
     assert checkup._pressure(tmp_path).state is CheckState.MISSING
     base = tmp_path / "sys/fs/cgroup"
     base.mkdir(parents=True)
-    assert checkup._cgroup(tmp_path).found.startswith("v1;")
-    (base / "unified").mkdir()
+    bare = checkup._cgroup(tmp_path)
+    assert (bare.found, bare.state) == ("v1 with neither cpu nor memory", CheckState.DEGRADED)
+    for name in ("unified", "cpu", "memory"):
+        (base / name).mkdir()
     (base / "unified/cgroup.controllers").write_text("\n")
     mixed = checkup._cgroup(tmp_path)
-    assert (mixed.found, mixed.state) == (
-        "v1 and v2; not read by this version", CheckState.MISSING
-    )  # fmt: skip
-    assert "/sys/fs/cgroup/cpu" in mixed.mend
+    assert mixed.found.startswith("v1 and v2 with cpu, memory")
+    assert mixed.state is CheckState.OK
     (base / "cgroup.controllers").write_text("cpu memory\n")
     whole = checkup._cgroup(tmp_path)
-    assert whole.found.startswith("v2 with cpu, memory")
-    assert "cpu.stat" in whole.mend
+    assert (whole.found, whole.state) == (
+        "v2 with cpu, memory: limits and use are read", CheckState.OK
+    )  # fmt: skip
+    (base / "cgroup.controllers").write_text("hugetlb\n")
+    assert checkup._cgroup(tmp_path).state is CheckState.DEGRADED
+    (tmp_path / "proc/pressure").mkdir(parents=True)
+    (tmp_path / "proc/pressure/cpu").touch()
+    assert checkup._pressure(tmp_path).state is CheckState.OK
 
 
 def test_a_variable_that_switches_the_agent_off_is_named_with_where_it_is_set() -> None:

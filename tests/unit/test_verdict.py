@@ -157,7 +157,8 @@ def test_who_waited_for_a_sleeper_is_said_and_longer_waits_for_messages_are_no_s
          "waiting for a process that is not traced (woken by stress-ng-cpu/9123 (not traced) "
          "in write)"),
         (Category.MESSAGE, None, "waiting for a message (cause unknown)"),
-        (Category.THROTTLED, None, "throttled"),
+        (Category.THROTTLED, Cause("out of CPU quota", None, "of cgroup /a"),
+         "out of CPU quota of cgroup /a"),
         (Category.PREEMPTED, None, "preempted"),
         (Category.RUN_QUEUE, Cause("runnable, no CPU yet"), "waiting for a CPU"),
     ],
