@@ -578,8 +578,8 @@ static void gil_wait(struct walker *w, int64_t i, int64_t start, int64_t floor, 
 	int mode = F_GIL;
 
 	if (gil_active(w)) {
-		/* The holder waits for the lock too: the next holder, in the same frame. Where waits
-		 * that timed out name each other, it was neither. */
+		/* The holder waits for the lock too: the next holder, in the same frame. Where
+		 * waits that timed out name each other, it was neither. */
 		if (holder >= 0 && holder != w->tid && *idle < MAX_IDLE_HOPS / 4)
 			next_holder(w, holder, gil_active(w));
 		else if (!infer_holder(w, idle))
@@ -627,8 +627,7 @@ static void in_wait(struct walker *w, int64_t i, int64_t floor, int *idle)
 }
 
 /* Between the message being visible and the reader having seen it. */
-static void handoff(struct walker *w, int64_t sent, int64_t q, int64_t i, int64_t floor,
-		    int *idle)
+static void handoff(struct walker *w, int64_t sent, int64_t q, int64_t i, int64_t floor, int *idle)
 {
 	const struct walk_model *m = w->m;
 	int64_t lo = max64(sent, floor), base = m->w_off[w->tid];
