@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from gpucorrelate.daemon.slow import Change, Round, SlowLooks, Wanted
 from gpucorrelate.probes.host.cgroup import CgroupPoller
 from gpucorrelate.probes.host.processes import MemoryPoller, ProcessPoller
 from gpucorrelate.probes.host.psi import PsiPoller
@@ -39,26 +40,6 @@ _AGAIN_NS = 60_000 * _MS
 #: Sources of which a session says that they are missing, and why; more are only counted.
 _MOST_MISSING = 64
 _PPM = 1_000_000
-
-
-@dataclass(frozen=True)
-class Change:
-    """Something that is no number and became another; see the kind of that name."""
-
-    t_ns: int
-    since_ns: int
-    subject: str
-    what: str
-    before: str
-    after: str
-
-
-@dataclass(frozen=True)
-class Round:
-    """What one look of a poller brought."""
-
-    sample: Sample
-    changes: tuple[Change, ...] = ()
 
 
 class Poller(Protocol):
@@ -172,6 +153,7 @@ class HostWatch:
         self._poll_ns = config.poll_ms * _MS
         self._share_ppm = config.poll_share_ppm
         self._watches: dict[str, _Watch] = {}
+        self._slow = SlowLooks()
 
     def tick(self, sessions: Sequence[Session], now_ns: int) -> None:
         """Look at what is due."""
@@ -193,12 +175,33 @@ class HostWatch:
             for source in watch.sources:
                 if now_ns >= source.due_ns:
                     self._look(session, watch, source, now_ns)
+        self._look_slowly({session.id: session for session in sessions})
+
+    def _look_slowly(self, sessions: dict[str, Session]) -> None:
+        """Say what is wanted of looks that may block, and record what they brought."""
+        self._slow.want(
+            {
+                session.id: Wanted(session.segment_number, tuple(session.processes.living()))
+                for session in sessions.values()
+            }
+        )
+        for name, source, found in self._slow.take():
+            session, watch = sessions.get(name), self._watches.get(name)
+            if session is None or watch is None:
+                continue
+            if isinstance(found, Round):
+                self._write(session.notes, watch, found, found.since_ns or 0)
+            else:
+                log.error("%s of session %s: %s", source, name, found)
+                reason = f"failed: {type(found).__name__}: {found}"
+                session.notes.capability(f"{SOURCE}.{source}", CapabilityState.DEGRADED, reason)
 
     def close(self) -> None:
         """Let go of all files."""
         for watch in self._watches.values():
             self._end(watch)
         self._watches = {}
+        self._slow.close()
 
     @staticmethod
     def _end(watch: _Watch) -> None:
@@ -223,7 +226,7 @@ class HostWatch:
         if not source.told:
             source.told = True
             session.notes.capability(name, CapabilityState.ON, "")
-        self._write(session.notes, watch, source, found)
+        self._write(session.notes, watch, found, source.since_ns)
         if not source.everything:  # what costs more, and is rare
             cost_ns = time.thread_time_ns() - began_ns
             source.cost_ns += (cost_ns - source.cost_ns) // (4 if source.cost_ns else 1)
@@ -246,12 +249,13 @@ class HostWatch:
             share -= cost
         return 0
 
-    def _write(self, notes: Notes, watch: _Watch, source: _Source, found: Round) -> None:
+    @staticmethod
+    def _write(notes: Notes, watch: _Watch, found: Round, since_ns: int) -> None:
         readings = found.sample.readings
         notes.write(_METRIC, _metrics(watch.metrics, {r.metric.name: r.metric for r in readings}))
         notes.write(
             _COUNTER,
-            [(r.t_ns, source.since_ns, r.metric.name, r.subject, r.value) for r in readings],
+            [(r.t_ns, since_ns, r.metric.name, r.subject, r.value) for r in readings],
         )
         notes.write(
             _CHANGE,

@@ -12,7 +12,8 @@ from gpucorrelate.correlator.capture import Capture
 from gpucorrelate.daemon import watch
 from gpucorrelate.daemon.client import open_recording
 from gpucorrelate.daemon.config import DaemonConfig
-from gpucorrelate.daemon.watch import HostWatch, Round
+from gpucorrelate.daemon.slow import Round
+from gpucorrelate.daemon.watch import HostWatch
 from gpucorrelate.probes.host.reading import Metric, Missing, Reading, Sample
 from gpucorrelate.probes.wire.errors import UsageError
 from gpucorrelate.probes.wire.schema import CapabilityState, Nature
