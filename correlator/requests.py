@@ -16,10 +16,10 @@ import numpy as np
 
 from gpucorrelate.correlator import handovers
 from gpucorrelate.correlator.report.values import PhaseName
-from gpucorrelate.probes.wire.schema import Anchor, TokenPlace
+from gpucorrelate.probes.wire.schema import Anchor, StepStatus, TokenPlace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -114,6 +114,28 @@ class Request:
 
 
 @dataclass(frozen=True)
+class Fatal:
+    """A step that raised and after which the engine core did no other.
+
+    Attributes:
+        step: Index into Steps.
+        number: The step's number.
+        end_ns: When it had raised.
+        error: What.
+    """
+
+    step: int
+    number: int
+    end_ns: int
+    error: str
+
+    def said_of(self, steps: Sequence[int]) -> str:
+        """Status of a request that was not over by then, and had been in these steps."""
+        which = f"step {self.number} raised" if self.step in steps else "the engine core failed"
+        return f"failed: {which}: {self.error}"
+
+
+@dataclass(frozen=True)
 class _Sources:
     """Everything per request id, collected once."""
 
@@ -129,6 +151,7 @@ class _Sources:
     tokenised: dict[tuple[int, int], Handover]  # exchange -> its prompts were tokens
     sent: dict[int, Handover]  # step -> its outputs were ready to be sent to the frontend
     unread: dict[tuple[int, int], list[Turn]]  # exchange -> when its client did not read
+    fatal: Fatal | None  # the engine core ended with that
 
 
 _ANCHORS = {int(a): a for a in Anchor}
@@ -156,6 +179,18 @@ def build(capture: Capture, steps: Steps, sets: Rowsets) -> tuple[Request, ...]:
         else r
         for r in found
     )
+
+
+def _fatal(capture: Capture, steps: Steps) -> Fatal | None:
+    """The first of the steps that all raised and were the last, if there are any."""
+    found = None
+    if len(steps) and steps.stream[0] == steps.stream[-1]:
+        for i in np.argsort(steps.sched_ns, kind="stable")[::-1].tolist():
+            if int(steps.status[i]) != StepStatus.ERROR or not steps.end_ns(i):
+                break
+            error = capture.strings[int(steps.error[i])]
+            found = Fatal(i, int(steps.number[i]), steps.end_ns(i), error)
+    return found
 
 
 def _long_chunks(
@@ -248,6 +283,7 @@ def _collect(capture: Capture, steps: Steps, sets: Rowsets) -> _Sources:
         {},
         handovers.sent(capture, steps),
         handovers.unread(capture, _long_chunks(http)),
+        _fatal(capture, steps),
     )
 
 
@@ -337,13 +373,18 @@ def _request(
     tokens = _tokens(steps, sources, rid, web if alone else [])
     arrival, arrival_what = _arrival(first, marks)
     end, end_what, complete = _end(first, marks, tokens, capture_end_ns)
+    checks = [*sources.checks.get(rid, [])]
+    fatal = sources.fatal if _with_engine(first, checks) else None
+    if fatal is not None and not complete and fatal.end_ns > arrival:
+        end, end_what, complete = fatal.end_ns, "the engine core failed", True
     if end <= arrival:
         return None
-    engine = _engine_part(steps, in_steps, tokens, arrival, end)
+    # A step that raised made no tokens, and yet the request was in it.
+    last = max((token.step for token in tokens), default=-1) if fatal is None else -1
+    engine = _engine_part(steps, in_steps, last, arrival, end)
     hands = _hands(sources, engine, tokens, exchange)
     legs, cuts = _partition(steps, first, engine, hands, arrival, end, end_what)
     external, aliases = _names(internal, first, marks)
-    checks = [*sources.checks.get(rid, [])]
     checks += [sources.client[name] for name in (external, *aliases) if name in sources.client][:1]
     counts = {place: count for place, count, _, _ in checks}
     produced = sum(n for _, n in sources.made.get(rid, []))
@@ -358,7 +399,9 @@ def _request(
         arrival_lost=bool(sources.http) and Anchor.RECEIVED not in first,
         end_what=end_what,
         complete=complete,
-        status=_status(first, checks, complete=complete),
+        status=fatal.said_of([i for i, _, _ in in_steps])
+        if fatal is not None
+        else _status(first, checks, complete=complete),
         marks=tuple(marks),
         steps=tuple(i for i, _, _ in in_steps),
         step_tokens=tuple(n for _, n, _ in in_steps),
@@ -427,6 +470,15 @@ def _end(
         last = max([*over, *(token.processed_ns for token in tokens)])
         return last, "the last output was processed in the frontend", True
     return max(capture_end_ns, marks[-1][1].t_ns), "still open when the recording ended", False
+
+
+def _with_engine(
+    first: dict[Anchor, Mark], checks: list[tuple[TokenPlace, int, int, str]]
+) -> bool:
+    """Whether the engine core was given a request and never said that it was over."""
+    over = (Anchor.FINISHED, Anchor.ABORTED, Anchor.FAILED, Anchor.HTTP_DISCONNECT)
+    ended = any(anchor in first for anchor in over) or any(why for _, _, _, why in checks)
+    return Anchor.SENT in first and not ended
 
 
 def _status(
@@ -504,13 +556,12 @@ class _Engine:
 def _engine_part(
     steps: Steps,
     in_steps: list[tuple[int, int, int]],
-    tokens: tuple[Token, ...],
+    last: int,
     arrival: int,
     end: int,
 ) -> _Engine | None:
     if not in_steps:
         return None
-    last = max((token.step for token in tokens), default=-1)
     used = [(i, n) for i, n, _ in in_steps if last < 0 or i <= last]
     used = [(i, n) for i, n in used if steps.end_ns(i) <= end]
     if not used:

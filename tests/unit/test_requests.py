@@ -14,7 +14,14 @@ from gpucorrelate.correlator.report.build import Run
 from gpucorrelate.correlator.report.values import Category, PhaseName, RequestReport, Segment
 from gpucorrelate.probes.wire.errors import NotFoundError, RecordingError, UsageError
 from gpucorrelate.probes.wire.frame import Batch, StringTable, columns_of
-from gpucorrelate.probes.wire.schema import BY_NAME, Anchor, QueueOp, TokenPlace, WaitKind
+from gpucorrelate.probes.wire.schema import (
+    BY_NAME,
+    Anchor,
+    QueueOp,
+    StepStatus,
+    TokenPlace,
+    WaitKind,
+)
 from tests.unit.synth import API, CORE, WORKER, Recording
 
 US = 1_000
@@ -114,6 +121,74 @@ def test_a_request_is_partitioned_exactly() -> None:
     assert (got.tokens_in, got.tokens_out, len(got.tokens)) == (10, 3, 3)
     assert got.status == "finished: length"
     assert got.itl_ns == (STEP, STEP)
+
+
+def raising(*, after: int = 0) -> Recording:
+    """The engine of ``recording`` raises in its third step, as the worker would have begun."""
+    r = recording(2)
+    t = 4_000 * US
+    r.add("step_begin", 4, step=3, tid=CORE, sched_start_ns=t, sched_end_ns=t + 100 * US,
+          start_ns=t + 110 * US, rowset=2, rowset_age=1, rows=1, tokens=1)  # fmt: skip
+    r.add("step_end", 4, step=3, tid=CORE, end_ns=t + 150 * US, status=StepStatus.ERROR,
+          error="RuntimeError: no")  # fmt: skip
+    for n in range(4, 4 + after):
+        r.add("step_begin", 4, step=n, tid=CORE, sched_start_ns=t + STEP, start_ns=t + STEP)
+        r.add("step_end", 4, step=n, tid=CORE, end_ns=t + 2 * STEP)
+    return r
+
+
+def in_flight(r: Recording, tag: str, received: int) -> None:
+    """A request that is admitted and then heard of no more."""
+    anchor(r, Anchor.RECEIVED, received, http=2, detail=f"/v1/completions {tag}")
+    anchor(r, Anchor.LINKED, received + US, request=f"{tag}-0-ab", http=2, detail=f"{tag}-0")
+    anchor(r, Anchor.SENT, received + 2 * US, request=f"{tag}-0-ab", value=5)
+
+
+def test_who_is_with_an_engine_that_raises_has_failed_with_its_error() -> None:
+    r = raising()
+    in_flight(r, "y-1", 3_900 * US)
+    run = Run.of(r.capture())
+    got = run.request("y-1-0")
+    assert got.status == "failed: the engine core failed: RuntimeError: no"
+    assert got.end_ns == 4_150 * US
+    assert tiles(got.segments, 3_900 * US, 4_150 * US)
+    # The first had all its tokens: the response was out before.
+    assert run.request("x-1-0").status == "finished: length"
+
+
+def test_a_step_that_raised_is_the_last_of_who_was_in_it() -> None:
+    r = raising()
+    in_flight(r, "y-1", 2_100 * US)
+    r.add("step_rows", 4, rowset=9, row=0, request="y-1-0-ab", scheduled=1, computed=5, prompt=5)
+    t = 4_200 * US
+    r.add("step_begin", 4, step=4, tid=CORE, sched_start_ns=t, start_ns=t, rowset=9, rows=1)
+    r.add("step_end", 4, step=4, tid=CORE, end_ns=t + 10 * US, status=StepStatus.ERROR,
+          error="RuntimeError: again")  # fmt: skip
+    got = Run.of(r.capture()).request("y-1-0")
+    # What went wrong first is what is to be told.
+    assert got.status == "failed: the engine core failed: RuntimeError: no"
+    one = raising()
+    in_flight(one, "z-1", 2_100 * US)
+    one.add("step_rows", 4, rowset=2, row=1, request="z-1-0-ab", scheduled=1, computed=5, prompt=5)
+    got = Run.of(one.capture()).request("z-1-0")
+    assert got.status == "failed: step 3 raised: RuntimeError: no"
+    assert got.phases[-1].step == 3
+    assert got.end_ns == 4_150 * US
+
+
+def test_a_response_that_ends_with_an_error_is_no_end_of_its_request() -> None:
+    r = raising()
+    in_flight(r, "y-1", 3_900 * US)
+    anchor(r, Anchor.LAST_BYTE, 6_000 * US, http=2, value=200)
+    got = Run.of(r.capture()).request("y-1-0")
+    assert got.status == "failed: the engine core failed: RuntimeError: no"
+    assert got.end_ns == 6_000 * US
+
+
+def test_an_engine_that_went_on_after_an_error_has_failed_nobody_else() -> None:
+    r = raising(after=1)
+    in_flight(r, "y-1", 3_900 * US)
+    assert Run.of(r.capture()).request("y-1-0").status == "in flight"
 
 
 def test_phases_tile_it_too_and_are_cut_at_the_anchors() -> None:
