@@ -134,7 +134,7 @@ def test_step_that_raises_is_closed_with_its_error(tmp_path: Path) -> None:
     ):
         session = daemon.attach(engine.pid, agents=3)
         assert load(engine.url, mixed_requests(4, tag="good"), concurrency=4)[0].ok
-        (tmp_path / "flags" / "raise").touch()
+        (tmp_path / "flags" / "core.execute.raise").touch()
         results = load(engine.url, mixed_requests(4, tag="bad"), concurrency=4)
         # The engine dies of it, as vLLM does, and with it its agents.
         assert not any(result.ok for result in results)

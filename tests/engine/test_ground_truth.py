@@ -140,8 +140,8 @@ class LockWait:
 
 def _lock_waits(truth: Sequence[Truth]) -> list[LockWait]:
     waits = []
-    for wait in (row for row in truth if row.kind == "lock-wait"):
-        for hold in (row for row in truth if row.kind == "lock"):
+    for wait in (row for row in truth if row.kind == "core.schedule.lock-wait"):
+        for hold in (row for row in truth if row.kind == "core.schedule.lock"):
             start, end = max(wait.start_ns, hold.start_ns), min(wait.end_ns, hold.end_ns)
             if end - start >= _MIN_NS:
                 whole_ns = wait.end_ns - wait.start_ns
@@ -150,7 +150,7 @@ def _lock_waits(truth: Sequence[Truth]) -> list[LockWait]:
 
 
 def test_lock_in_the_engine_core(lab: Lab) -> None:
-    traced = lab.traced_load("lock")
+    traced = lab.traced_load("core.schedule.lock")
     waits = _lock_waits(traced.truth)
     assert waits, "the load met no held lock"
     judged = right = 0
@@ -195,8 +195,8 @@ def _hogs_doing(segment: Segment, hog: Truth) -> bool:
 
 def test_interpreter_hog_in_the_api_server(lab: Lab) -> None:
     """80% of what waits in the API server while the hog runs is charged to the hog."""
-    traced = lab.traced_load("gil")
-    hogs = [row for row in traced.truth if row.kind == "gil"]
+    traced = lab.traced_load("api.gil")
+    hogs = [row for row in traced.truth if row.kind == "api.gil"]
     assert hogs, "the hog never ran"
     shared = blamed = 0
     legs = right = 0
@@ -235,8 +235,8 @@ def _hogged_legs(report: RequestReport, hogs: Sequence[Truth]) -> Iterator[tuple
 
 def test_sleep_before_scheduling(lab: Lab) -> None:
     """A sleep is on the path as far as the worker was not still busy with the step before."""
-    traced = lab.traced_load("sleep")
-    sleeps = [row for row in traced.truth if row.kind == "sleep"]
+    traced = lab.traced_load("core.schedule.sleep")
+    sleeps = [row for row in traced.truth if row.kind == "core.schedule.sleep"]
     assert sleeps, "it never slept"
     calls = traced.capture.table("worker_step")
     worker = list(zip(calls["start_ns"].tolist(), calls["end_ns"].tolist(), strict=True))

@@ -7,7 +7,7 @@ import itertools
 import json
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpucorrelate.correlator.capture import Capture
 from gpucorrelate.correlator.report.build import Run
@@ -29,10 +29,25 @@ CLIENT_STREAM = 1_000_000
 
 
 @dataclass(frozen=True)
+class Part:
+    """A stretch of a fault in which it surely lasted.
+
+    Of it the thread did something else on a CPU for ``cpu_ns``, and was ready without a CPU for
+    ``queued_ns``.
+    """
+
+    start_ns: int
+    end_ns: int
+    cpu_ns: int
+    queued_ns: int
+
+
+@dataclass(frozen=True)
 class Truth:
     """One line of the test plugin's log: what was really done, by whom, from when to when.
 
-    ``ready_ns`` of it the thread was running, or ready and without a CPU.
+    ``ready_ns`` of it the thread was running, or ready and without a CPU. In ``parts`` of it the
+    thread surely did what it was to do, and ``detail`` says what it did that to.
     """
 
     kind: str
@@ -41,6 +56,14 @@ class Truth:
     start_ns: int
     end_ns: int
     ready_ns: int
+    parts: tuple[Part, ...] = ()
+    detail: str = ""
+
+    @classmethod
+    def of(cls, row: dict[str, Any]) -> Truth:
+        """A line of the log."""
+        parts = tuple(Part(*part) for part in row.pop("parts", ()))
+        return cls(**row, parts=parts)
 
     def overlap_ns(self, start_ns: int, end_ns: int) -> int:
         """How much of an interval lies within it."""
@@ -50,7 +73,7 @@ class Truth:
 def read_truth(folder: Path) -> list[Truth]:
     """All that the plugin logged in a folder, oldest first."""
     rows = [
-        Truth(**json.loads(line))
+        Truth.of(json.loads(line))
         for path in folder.glob("truth-*.jsonl")
         for line in path.read_text().splitlines()
     ]

@@ -2,202 +2,119 @@
 """Faults with known times: who did what to the engine, and when, to the nanosecond.
 
 A file ``DIR/flags/<kind>`` switches a fault on while it exists; the number in it, if any,
-replaces the default length in milliseconds. Each occurrence is one line of JSON in
-``DIR/truth-<pid>.jsonl``: ``kind``, ``pid``, ``tid``, ``start_ns`` and ``end_ns`` on
-CLOCK_MONOTONIC, and ``ready_ns``: how much of that time the thread ran, or was ready and had no
-CPU. On a machine with fewer CPUs than busy threads that is never nothing.
+replaces the mean length of 20 ms. Lengths and moments are random. Each occurrence is one line of
+JSON in ``DIR/truth-<pid>.jsonl``: ``kind``, ``pid``, ``tid``, ``start_ns`` and ``end_ns`` on
+CLOCK_MONOTONIC; ``ready_ns``, how much of that time the thread ran, or was ready and had no CPU
+(on a machine with fewer CPUs than busy threads that is never nothing); ``parts``, the stretches
+in which it surely did what it was to do, as :mod:`gpucorrelate_lab.acts` says; ``detail``, what it
+did that to.
 
-``lock`` (20 ms)
-    Engine core: a thread of its own holds a lock that ``Scheduler.schedule`` takes first. What
-    that cost the scheduling thread is a row of its own, ``lock-wait``.
-``gil`` (30 ms)
-    API server: a thread computes without a pause, so that the loop waits for the interpreter.
-``sleep`` (20 ms)
-    Engine core: the main thread sleeps before ``Scheduler.schedule``, once in 20 calls.
-``raise``
-    Engine core: the executor's ``execute_model`` raises, once; the flag is taken away.
+``<place>.sleep``, ``<place>.burn``, ``<place>.storm``, ``<place>.cold``
+    The thread that passes the place sleeps, computes, faults in new memory, faults in pages from
+    disk.
+``<place>.lock``
+    A thread of its own, asleep, holds a lock that the thread has to take there. What that cost is
+    a row of its own, ``<place>.lock-wait``.
+``<process>.gil``
+    A thread of the process computes without a pause, so that others wait for the interpreter.
+``core.execute.raise``
+    The executor's ``execute_model`` raises, once; the flag is taken away.
+
+Places: ``api.tokenise`` (the thread that makes a prompt tokens), ``api.outputs`` (the event loop,
+before it takes outputs in), ``core.schedule`` (the engine core's main thread before
+``Scheduler.schedule``), ``core.outputs`` (the thread that sends outputs to the API server),
+``worker.execute`` (the worker's main thread at the start of ``execute_model``). Processes:
+``api``, ``core``, ``worker``.
+
+Where ``DIR/flags/course`` existed when the engine started, what the engine itself did is written
+to ``DIR/course-<pid>.jsonl``; see :mod:`gpucorrelate_lab.course`.
 """
 
 from __future__ import annotations
 
 import functools
-import json
 import multiprocessing
 import os
-import random
-import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-_DEFAULT_MS = {"lock": 20.0, "gil": 30.0, "sleep": 20.0}
-_SLEEP_EVERY = 20
-#: Taking a free lock is not waiting.
-_LOCK_WAIT_NS = 500_000
+from gpucorrelate_lab import course
+from gpucorrelate_lab.lab import lab
+from gpucorrelate_lab.sites import Hog, Holder, Place
 
-_lock = threading.Lock()
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-
-class Stopwatch:
-    """What a thread did with a stretch of time; made and read on that thread."""
-
-    def __init__(self) -> None:
-        # In this order, so that losing the CPU in between counts as ready, never as blocked.
-        self._ready_ns = self._ready()
-        self.start_ns = time.monotonic_ns()
-
-    @staticmethod
-    def _ready() -> int:
-        # The second number: time spent waiting on a run queue, in ns. The first, CPU time, is
-        # only brought up to date by the scheduler's tick, so that the thread's clock is read.
-        delay = Path("/proc/thread-self/schedstat").read_text().split()[1]
-        return time.thread_time_ns() + int(delay)
-
-    def stop(self) -> tuple[int, int, int]:
-        """Start, end, and how long the thread was running or ready in between."""
-        end_ns = time.monotonic_ns()
-        return self.start_ns, end_ns, self._ready() - self._ready_ns
-
-
-class Lab:
-    """The flags, and the log of what was done, of one process."""
-
-    def __init__(self, folder: Path) -> None:
-        self._flags = folder / "flags"
-        self._log = folder / f"truth-{os.getpid()}.jsonl"
-        self._random = random.Random(os.getpid())
-        self._calls = 0
-
-    def length_s(self, kind: str) -> float | None:
-        """The wanted length of a fault in seconds; ``None`` while it is switched off."""
-        try:
-            text = (self._flags / kind).read_text().strip()
-        except OSError:
-            return None
-        return (float(text) if text else _DEFAULT_MS.get(kind, 0.0)) / 1000
-
-    def note(self, kind: str, start_ns: int, end_ns: int, ready_ns: int) -> None:
-        """Write down one occurrence; a single append, so that readers see whole lines."""
-        row = {
-            "kind": kind,
-            "pid": os.getpid(),
-            "tid": threading.get_native_id(),
-            "start_ns": start_ns,
-            "end_ns": end_ns,
-            "ready_ns": ready_ns,
-        }
-        with self._log.open("a") as log:
-            log.write(json.dumps(row) + "\n")
-
-    def pause(self) -> None:
-        """Wait between two occurrences: irregular, so that nothing locks step with it."""
-        time.sleep(self._random.uniform(0.05, 0.25))
-
-    def hold_lock_forever(self) -> None:
-        """The lock holder's thread."""
-        while True:
-            self.pause()
-            length_s = self.length_s("lock")
-            if length_s is None:
-                continue
-            with _lock:
-                watch = Stopwatch()
-                time.sleep(length_s)
-                held = watch.stop()
-            self.note("lock", *held)
-
-    def hog_interpreter_forever(self) -> None:
-        """The interpreter hog's thread."""
-        while True:
-            self.pause()
-            length_s = self.length_s("gil")
-            if length_s is None:
-                continue
-            watch = Stopwatch()
-            stop_ns = watch.start_ns + int(length_s * 1e9)
-            while time.monotonic_ns() < stop_ns:
-                pass
-            self.note("gil", *watch.stop())
-
-    def before_schedule(self) -> None:
-        """What the engine core's main thread goes through before it schedules."""
-        watch = Stopwatch()
-        with _lock:
-            waited = watch.stop()
-        if waited[1] - waited[0] > _LOCK_WAIT_NS:
-            self.note("lock-wait", *waited)
-        self._calls += 1
-        if self._calls % _SLEEP_EVERY:
-            return
-        length_s = self.length_s("sleep")
-        if length_s is not None:
-            watch = Stopwatch()
-            time.sleep(length_s)
-            self.note("sleep", *watch.stop())
-
-    def before_execute(self) -> None:
-        """Raise once if asked.
-
-        Raises:
-            RuntimeError: the flag was there.
-        """
-        if self.length_s("raise") is None:
-            return
-        (self._flags / "raise").unlink()
-        now_ns = time.monotonic_ns()
-        self.note("raise", now_ns, now_ns, 0)
-        raise RuntimeError("gpucorrelate-lab: execute_model raises, as asked")
+_PROCESSES = {"api": ("api.outputs",), "core": ("core.schedule",), "worker": ("worker.execute",)}
 
 
 @functools.cache
-def _lab(pid: int) -> Lab:
-    # By pid: after a fork the child is another process with a log of its own.
+def _place(name: str, pid: int) -> Place:
+    # By pid: after a fork the child has places, and locks, of its own.
     del pid
-    return Lab(Path(os.environ["GPUCORRELATE_LAB_DIR"]))
+    return Place(name)
 
 
 @functools.cache
-def _start_lock_holder(pid: int) -> None:
-    thread = threading.Thread(
-        target=_lab(pid).hold_lock_forever, name="lab-lock-holder", daemon=True
-    )
-    thread.start()
+def _start_threads(process: str, pid: int) -> None:
+    """The threads that get in the way in a process; they start when it is known which it is."""
+    Hog(process).start()
+    for name in _PROCESSES[process]:
+        Holder(_place(name, pid)).start()
 
 
-def _patch_scheduler() -> None:
-    from vllm.v1.core.sched.scheduler import Scheduler
-
-    original = Scheduler.schedule
+def before(owner: type, name: str, act: Callable[[], None]) -> None:
+    """Have a method of a class do something first."""
+    original = getattr(owner, name)
 
     @functools.wraps(original)
-    def schedule(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        act()
+        return original(self, *args, **kwargs)
+
+    setattr(owner, name, method)
+
+
+def _passing(name: str, process: str = "") -> Callable[[], None]:
+    def passed() -> None:
         pid = os.getpid()
-        _start_lock_holder(pid)
-        _lab(pid).before_schedule()
-        return original(self, *args, **kwargs)
+        if process:
+            _start_threads(process, pid)
+        _place(name, pid).passed()
 
-    Scheduler.schedule = schedule
+    return passed
 
 
-def _patch_executor() -> None:
-    from vllm.v1.executor.multiproc_executor import MultiprocExecutor
+def _raise_if_asked() -> None:
+    """Raise once if asked.
 
-    original = MultiprocExecutor.execute_model
-
-    @functools.wraps(original)
-    def execute_model(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _lab(os.getpid()).before_execute()
-        return original(self, *args, **kwargs)
-
-    MultiprocExecutor.execute_model = execute_model
+    Raises:
+        RuntimeError: the flag was there.
+    """
+    if not lab().take("core.execute.raise"):
+        return
+    now_ns = time.monotonic_ns()
+    lab().note("core.execute.raise", (now_ns, now_ns, 0))
+    raise RuntimeError("gpucorrelate-lab: execute_model raises, as asked")
 
 
 def install() -> None:
     """Patch the classes everywhere; in the API server start the hog's thread as well."""
-    _patch_scheduler()
-    _patch_executor()
+    from vllm.renderers.base import BaseRenderer
+    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.engine.output_processor import OutputProcessor
+    from vllm.v1.executor.multiproc_executor import MultiprocExecutor
+    from vllm.v1.serial_utils import MsgpackEncoder
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    if (Path(os.environ["GPUCORRELATE_LAB_DIR"]) / "flags" / "course").exists():
+        course.install()
+    before(Scheduler, "schedule", _passing("core.schedule", "core"))
+    before(MultiprocExecutor, "execute_model", _raise_if_asked)
+    before(GPUModelRunner, "execute_model", _passing("worker.execute", "worker"))
+    before(OutputProcessor, "process_outputs", _passing("api.outputs"))
+    before(BaseRenderer, "_tokenize_prompt", _passing("api.tokenise"))
+    before(MsgpackEncoder, "encode_into", _passing("core.outputs"))
     if multiprocessing.parent_process() is None:
-        hog = threading.Thread(
-            target=_lab(os.getpid()).hog_interpreter_forever, name="lab-gil-hog", daemon=True
-        )
-        hog.start()
+        _start_threads("api", os.getpid())
