@@ -7,10 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gpucorrelate.correlator.report.values import Category
-from gpucorrelate.probes.wire.schema import FaultFlag
+from gpucorrelate.probes.wire.schema import FaultFlag, FdKind, WaitKind
 from tests.truth.synthetic.machine import (
     DISK,
-    EPOLL,
     FAULT,
     GIL,
     MS,
@@ -32,7 +31,8 @@ _TIMEOUT_NS = 5 * MS
 _DISK = World(Category.DISK, DISK)
 _FAULT = World(Category.PAGE_FAULT, FAULT)
 _OTHER = Stranger(9_200, 9_200, "sidecar")
-_EXTERNAL = World(Category.EXTERNAL, WaitAs(EPOLL.kind, 232, 0, 17, 1), _OTHER)
+# Reading an answer: a thread that comes to wait for events while it writes waits for its client.
+_EXTERNAL = World(Category.EXTERNAL, WaitAs(WaitKind.READ, 0, FdKind.PIPE, 17, 1), _OTHER)
 _TIMER = World(Category.SLEEP, WaitAs(GIL.kind, 202, 0x80 | 9, GIL.arg, -2, 4 | 32))
 
 
