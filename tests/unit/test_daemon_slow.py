@@ -91,13 +91,12 @@ def test_a_look_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> N
 
     looking(monkeypatch, hang=hang)
     made = SlowLooks()
-    began = time.monotonic()
     for _ in range(100):
         made.want({"s": Wanted(1, ())})
         assert made.take() == []
     made.close()
-    # It is waited for a while, and then left to itself.
-    assert time.monotonic() - began < 30
+    assert made._thread is not None
+    assert made._thread.is_alive(), "it is waited for a while, and then left to itself"
     release.set()
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpucorrelate.correlator.capture import Capture
-from gpucorrelate.daemon import watch
+from gpucorrelate.daemon import slow, watch
 from gpucorrelate.daemon.client import open_recording
 from gpucorrelate.daemon.config import DaemonConfig
 from gpucorrelate.daemon.slow import Round
@@ -146,6 +146,8 @@ def playing(monkeypatch: pytest.MonkeyPatch, look: Callable[[bool], Round]) -> H
         return poll, lambda: None
 
     monkeypatch.setattr(watch, "_SOURCES", {"played": make})
+    # The real ones bring this machine's numbers, whenever they are done.
+    monkeypatch.setattr(slow, "_tasks", list)
     return HostWatch(DaemonConfig(poll_ms=100))
 
 
@@ -213,6 +215,7 @@ def test_what_costs_much_is_looked_at_less_often(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(
         watch, "_SOURCES", {"cheap": make("cheap", 100_000), "dear": make("dear", 9 * MS)}
     )
+    monkeypatch.setattr(slow, "_tasks", list)
     watching, session = HostWatch(DaemonConfig(poll_ms=100)), a_session()
     for t_ms in range(0, 100_000, 10):
         watching.tick([session], t_ms * MS)
