@@ -62,7 +62,7 @@ A recording needs neither root nor a daemon to be read:
   gpucorrelate record -o bad.gpcf --pid 4700 --duration 60s
   gpucorrelate report --slowest 1 bad.gpcf
 \b
-So does a GPU profile by PyTorch or Nsight Systems:
+Nor does a GPU profile by PyTorch or Nsight Systems:
   gpucorrelate import trace.json.gz -o run.gpcf
   gpucorrelate report run.gpcf
 \b

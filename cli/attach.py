@@ -17,6 +17,7 @@ from gpucorrelate.cli.options import (
     control_option,
     format_option,
     look_options,
+    top_option,
 )
 from gpucorrelate.cli.output import note
 from gpucorrelate.cli.source import client_of, open_run
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 @click.option("--detach", is_flag=True, help="Leave it to the daemon and return at once.")
 @control_option
 @format_option
+@top_option
 @look_options
 def attach(
     *,

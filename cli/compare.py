@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from gpucorrelate.cli.command import Command
-from gpucorrelate.cli.options import JSON, Look, Source, format_option, look_options
+from gpucorrelate.cli.options import JSON, Look, Source, format_option, look_options, top_option
 from gpucorrelate.cli.output import note, text_options
 
 _FILE = click.Path(path_type=Path)
@@ -26,6 +26,7 @@ _FILE = click.Path(path_type=Path)
 @click.argument("before", type=_FILE)
 @click.argument("after", type=_FILE)
 @format_option
+@top_option
 @look_options
 def compare(*, before: Path, after: Path, look: Look, form: str) -> int:
     """What moved between two recordings: means per request, or per step of profiles.

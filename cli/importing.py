@@ -103,7 +103,7 @@ def _import(files: Sequence[Path], output: Path, step_regex: str) -> int:
     note(
         f"{units.plural(records, 'GPU record')} of "
         f"{units.plural(len(processes), 'process', 'processes')}, {named}, "
-        f"{size / 1e6:.3g} MB in {output}; report it with: gpucorrelate report {output}"
+        f"{units.size(size)} in {output}; report it with: gpucorrelate report {output}"
     )
     return failed
 

@@ -20,6 +20,9 @@ _PATH = click.Path(path_type=Path, readable=False)
 
 TEXT, JSON = "text", "json"
 
+#: Rows of each list within a report.
+TOP = 3
+
 #: The largest process id that Linux gives (PID_MAX_LIMIT of include/linux/threads.h).
 MAX_PID = 1 << 22
 #: The largest number a recording can hold.
@@ -141,7 +144,7 @@ def source_options(command: F) -> F:
 
 
 def look_options(command: F) -> F:
-    """Adds ``--width``, ``--color`` and ``--top``; passes them as ``look``."""
+    """Adds ``--width`` and ``--color``; passes them as ``look``."""
 
     @click.option(
         "--width", type=click.IntRange(60, 1000), help="Columns of text. [default: the terminal's]"
@@ -152,21 +155,25 @@ def look_options(command: F) -> F:
         default="auto",
         help="[default: auto, on a terminal unless NO_COLOR is set]",
     )
-    @click.option(
-        "--top",
-        type=click.IntRange(1, 1000),
-        default=3,
-        show_default=True,
-        help="Rows of each list within a report.",
-    )
     @wraps(command)
     def wrapped(
         *args: Any,  # noqa: ANN401 - passed on as they are
         width: int | None,
         color: str,
-        top: int,
+        top: int = TOP,
         **more: Any,  # noqa: ANN401
     ) -> Any:  # noqa: ANN401
         return command(*args, look=Look(width, color, top), **more)
 
     return wrapped  # type: ignore[return-value]
+
+
+def top_option(command: F) -> F:
+    """Adds ``--top`` to a command that has ``look_options``, which pass it on."""
+    return click.option(
+        "--top",
+        type=click.IntRange(1, 1000),
+        default=TOP,
+        show_default=True,
+        help="Rows of each list within a report.",
+    )(command)

@@ -90,7 +90,7 @@ def write(run: Run, want: Wanted, form: str, look: Look, out: IO[str]) -> None:
         else:
             text.render_request(found, out, options)
     elif want.step is not None:
-        step = run.step(want.step)
+        step = run.step(want.step, want.process)
         if form == JSON:
             json.write_document(json.step_to_dict(step), out)
         else:

@@ -21,6 +21,7 @@ from gpucorrelate.cli.options import (
     since_option,
     source_options,
     strict_option,
+    top_option,
     until_option,
 )
 
@@ -43,7 +44,12 @@ from gpucorrelate.cli.options import (
     help="Any of its ids (the API's, the engine's, the client's X-Request-Id), or a part of one.",
 )
 @click.option("--step", type=COUNT, help="A step's number.")
-@click.option("--process", default="", metavar="NAME", help="Whose step, in a profile of several.")
+@click.option(
+    "--process",
+    default="",
+    metavar="NAME",
+    help="Whose step, where several processes have one of that number.",
+)
 @click.option(
     "--slowest",
     type=click.IntRange(1, MAX_NUMBER),
@@ -61,6 +67,7 @@ from gpucorrelate.cli.options import (
 @until_option
 @format_option
 @strict_option
+@top_option
 @look_options
 @source_options
 def report(

@@ -99,6 +99,15 @@ class StreamInfo:
 
 
 @dataclass(frozen=True)
+class Fact:
+    """A fact that a stream stated, and who stated it."""
+
+    stream: int
+    key: str
+    value: str
+
+
+@dataclass(frozen=True)
 class Intake:
     """What reading the recording itself lost or refused."""
 
@@ -137,6 +146,21 @@ class Capture:
     def table(self, name: str) -> Table:
         """All rows of one kind, by its name in the schema. Raises ``KeyError``."""
         return self._tables[name]
+
+    def facts(self, key: str = "") -> tuple[Fact, ...]:
+        """Facts of a key in the order in which they were stated; without a key all."""
+        rows, strings = self._tables["meta"], self.strings
+        found = (
+            Fact(stream, strings[at], strings[value])
+            for stream, at, value in zip(
+                *(rows[c].tolist() for c in ("stream", "key", "value")), strict=True
+            )
+        )
+        return tuple(fact for fact in found if key in ("", fact.key))
+
+    def fact(self, key: str) -> str:
+        """What was stated last of a key; empty where nothing was."""
+        return next((fact.value for fact in reversed(self.facts(key))), "")
 
     @classmethod
     def from_batches(cls, items: Iterable[Batch | Damage]) -> Capture:
@@ -283,8 +307,3 @@ def _last_moment(batch: Batch) -> int:
         ),
         default=0,
     )
-
-
-def kind_names() -> tuple[str, ...]:
-    """Names of all kinds this version reads."""
-    return tuple(BY_ID[i].name for i in sorted(BY_ID))

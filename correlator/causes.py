@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gpucorrelate.correlator import device_words
-from gpucorrelate.correlator.context import HostContext
+from gpucorrelate.correlator.context import OF_CGROUP, HostContext
 from gpucorrelate.correlator.report.values import (
     Actor,
     Category,
@@ -58,6 +58,8 @@ SYSCALLS = {
 _MADE_LIMIT = 400_000
 _AT_ONCE = 8192
 
+#: ``GPU-`` and the first part of a GPU's UUID.
+_GPU_LETTERS = 12
 #: threading's default name of a thread that runs a function; the function says more.
 _THREAD_OF = re.compile(r"Thread-\d+ \((\w+)\)")
 
@@ -104,8 +106,9 @@ class Describer:
         self._made: dict[tuple[object, ...], Segment] = {}
 
     @cached_property
-    def _host(self) -> HostContext:
-        return HostContext(self._s.capture)
+    def host(self) -> HostContext:
+        """The host's numbers, its threads and processes named as everywhere else."""
+        return HostContext(self._s.capture, self.subject)
 
     @cached_property
     def _words(self) -> device_words.DeviceWords:
@@ -184,6 +187,25 @@ class Describer:
             comm = self._comms.get(tid, "") or self._comms.get(tgid, "")
             self._strangers[key] = Actor(tid, tgid or tid, "", "", comm, traced=False)
         return self._strangers[key]
+
+    def subject(self, subject: str) -> str:
+        """What people call the subject of one of the host's numbers."""
+        kind, _, rest = subject.partition(":")
+        if kind == "gpu":
+            device, _, pid = rest.partition(" pid:")
+            return (
+                f"{device[:_GPU_LETTERS]} {self.subject(f'pid:{pid}')}"
+                if pid
+                else (device[:_GPU_LETTERS])
+            )
+        if kind not in ("tid", "pid") or not rest.isdecimal():
+            return "the host" if subject == "host" else subject.replace(":", " ", 1)
+        number = int(rest)
+        if kind == "pid":
+            process = self._processes.get(number) or self._comms.get(number, "")
+            return f"{process}/{rest}" if process else f"process {rest}"
+        index = self._s.threads.one(number)
+        return self.actor(index).label if index >= 0 else f"thread {rest}"
 
     def span_name(self, span: int) -> tuple[str, int]:
         """Name and step of a row of the flattened spans."""
@@ -362,8 +384,8 @@ class Describer:
             return Cause("ran instead:", waker)
         if category is Category.THROTTLED:
             begin, end = int(table["start_ns"][row]), int(table["end_ns"][row])
-            path = self._host.throttled_by(int(table["tgid"][row]), begin, end)
-            return Cause("out of CPU quota", None, f"of cgroup {path}" if path else "")
+            path = self.host.throttled_by(int(table["tgid"][row]), begin, end)
+            return Cause("out of CPU quota", None, f"{OF_CGROUP}{path}" if path else "")
         if category is Category.RUN_QUEUE:
             ran = self._ran_instead(row)
             return Cause("ran instead:", ran) if ran else Cause("runnable, no CPU yet")

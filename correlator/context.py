@@ -8,65 +8,92 @@ outside it too; how long they speak for is said. Lifetime totals are never shown
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpucorrelate.correlator.report.values import Context, ContextChange, ContextNumber
+from gpucorrelate.correlator import context_rules as rules
+from gpucorrelate.correlator.context_changes import Changes
+from gpucorrelate.correlator.report.context_values import (
+    Context,
+    ContextLevel,
+    ContextNumber,
+    ContextQuota,
+)
+from gpucorrelate.correlator.report.values import Category
 from gpucorrelate.correlator.search import grouped, last_at_most
 from gpucorrelate.probes.wire.schema import CapabilityState, Nature
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
     from gpucorrelate.correlator.capture import Capture
+    from gpucorrelate.correlator.report.values import Segment
 
     I64 = NDArray[np.int64]
 
 _SOURCE = "host."
-_PPM = 1_000_000
-#: Shares of the window, in millionths, from which lost time is worth a word.
-_CPU_PPM, _OTHER_PPM, _THREAD_PPM = 100_000, 10_000, 100_000
-#: Of a number that speaks for so many times the window, most may have been at another time.
-_MOST_AROUND = 3
+_PERIODS, _OUT_OF_QUOTA = "cpu.stat.nr_periods", "cpu.stat.nr_throttled"
+_QUOTA, _PERIOD = "cpu.max.quota", "cpu.max.period"
+#: Levels that are worth their values and not only their changes.
+_LEVELS = ("gpu.", "engine.", "pcie.", "MemAvailable", "MemTotal")
+#: A thread that had less of the path, in per cent, tells nothing of it by its numbers.
+_LEAST_OF_PATH = 1
+OF_CGROUP = "of cgroup "
+_EVER_NS = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
-class _Rule:
-    """When a number that changed matters."""
+class OnPath:
+    """Whom a request's or step's time was spent in.
 
-    metric: str
-    least_ppm: int  # of the window; -1: any growth
-    says: str
+    Attributes:
+        tids: Threads that held a share of the path worth the name.
+        pids: Processes that held any.
+        out_of_quota_ns: Of the path, by the cgroup whose quota was used up; ``""`` not known.
+    """
 
-    def judge(self, grown: int, window_ns: int) -> str:
-        """Why it matters, with the threshold; empty if it does not."""
-        if self.least_ppm < 0:
-            return self.says if grown > 0 else ""
-        if grown * _PPM < self.least_ppm * window_ns:
-            return ""
-        return f"{self.says} ({self.least_ppm / 10_000:g}% of the time or more)"
+    tids: frozenset[int]
+    pids: frozenset[int]
+    out_of_quota_ns: Mapping[str, int] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, segments: Iterable[Segment]) -> OnPath:
+        """Of a path's segments."""
+        held: dict[tuple[int, int], int] = {}
+        quota: dict[str, int] = {}
+        for segment in segments:
+            length, who = segment.length_ns, (segment.actor.tid, segment.actor.pid)
+            held[who] = held.get(who, 0) + length
+            if segment.category is Category.THROTTLED:
+                detail = segment.cause.detail if segment.cause is not None else ""
+                path = detail.removeprefix(OF_CGROUP)
+                quota[path] = quota.get(path, 0) + length
+        return cls.holding(held, quota)
 
-_RULES = (
-    _Rule("cpu.stat.throttled", _OTHER_PPM, "out of CPU quota"),
-    _Rule("memory.events.oom_kill", -1, "killed for want of memory"),
-    _Rule("memory.oom_control.oom_kill", -1, "killed for want of memory"),
-    _Rule("memory.events.max", -1, "at its memory limit"),
-    _Rule("memory.failcnt", -1, "at its memory limit"),
-    _Rule("memory.events.high", -1, "above memory.high: slowed down to reclaim"),
-    _Rule("cpu.pressure.some.total", _CPU_PPM, "tasks wanted a CPU"),
-    _Rule("memory.pressure.some.total", _OTHER_PPM, "tasks stood still for want of memory"),
-    _Rule("io.pressure.some.total", _CPU_PPM, "tasks stood still for want of a disk"),
-    _Rule("thread.run_delay", _THREAD_PPM, "ready without a CPU"),
-    _Rule("process.major_faults", -1, "faults that waited for a disk"),
-    _Rule("engine.preemptions", -1, "requests preempted"),
-)
-_BY_METRIC = {rule.metric: (rank, rule) for rank, rule in enumerate(_RULES)}
+    @classmethod
+    def holding(
+        cls, held: Mapping[tuple[int, int], int], quota: Mapping[str, int] | None = None
+    ) -> OnPath:
+        """Of the time that threads held a path, by thread and process."""
+        least_ns = sum(held.values()) * _LEAST_OF_PATH
+        tids = frozenset(tid for (tid, _), length in held.items() if length * 100 >= least_ns)
+        pids = frozenset(pid for _, pid in held)
+        return cls(tids - {0}, pids - {0}, quota or {})
+
+    def concerns(self, subject: str, cgroups: Collection[str]) -> bool:
+        """Whether what a subject did can matter: of the host as a whole, or on the path."""
+        kind, _, rest = subject.partition(":")
+        if kind == "cgroup":
+            return rest in cgroups
+        if kind in ("tid", "pid"):
+            return rest.isdecimal() and int(rest) in (self.tids if kind == "tid" else self.pids)
+        _, _, pid = rest.partition(" pid:")
+        return not pid or (pid.isdecimal() and int(pid) in self.pids)
 
 
 @dataclass(frozen=True)
@@ -84,18 +111,21 @@ class HostContext:
 
     Args:
         capture: The recording.
+        label: What people call a subject.
     """
 
-    def __init__(self, capture: Capture) -> None:
+    def __init__(self, capture: Capture, label: Callable[[str], str] = str) -> None:
         self._strings = capture.strings
         self._capture = capture
+        self.label = label
 
     @cached_property
-    def _metrics(self) -> dict[int, tuple[str, int, str]]:
+    def _metrics(self) -> dict[int, tuple[str, str, str]]:
         """Unit, nature and meaning by name."""
         rows = self._capture.table("metric")
+        known = {int(nature): nature.name.lower() for nature in Nature}
         return {
-            name: (self._strings[unit], nature, self._strings[meaning])
+            name: (self._strings[unit], known.get(nature, "level"), self._strings[meaning])
             for name, unit, nature, meaning in zip(
                 *(rows[c].tolist() for c in ("name", "unit", "nature", "meaning")), strict=True
             )
@@ -114,6 +144,29 @@ class HostContext:
         return rows["t_ns"][order], rows["since_ns"][order], rows["value"][order], series
 
     @cached_property
+    def _bounds(self) -> tuple[I64, I64]:
+        series = self._sorted[3]
+        low = np.array([one.low for one in series], np.int64)
+        return low, np.array([one.high for one in series], np.int64)
+
+    @cached_property
+    def _named(self) -> dict[tuple[str, str], _Series]:
+        """Series by metric and subject."""
+        return {
+            (self._strings[one.metric], self._strings[one.subject]): one for one in self._sorted[3]
+        }
+
+    @cached_property
+    def _changes(self) -> Changes:
+        ran_on = [
+            cpu
+            for one in self._sorted[3]
+            if self._strings[one.metric] == "thread.last_cpu"
+            for cpu in np.unique(self._sorted[2][one.low : one.high]).tolist()
+        ]
+        return Changes(self._capture, self.label, frozenset(ran_on))
+
+    @cached_property
     def missing(self) -> tuple[str, ...]:
         """Sources of the host that could not be read, each with the reason."""
         rows = self._capture.table("capability")
@@ -130,29 +183,56 @@ class HostContext:
             if state != CapabilityState.ON
         )
 
-    def of(self, start_ns: int, end_ns: int) -> Context | None:
-        """What changed in a window; ``None`` where the host was not read."""
+    def of(self, start_ns: int, end_ns: int, path: OnPath | None = None) -> Context | None:
+        """What changed in a window; ``None`` where the host was not read.
+
+        Args:
+            start_ns: Its start.
+            end_ns: Its end.
+            path: Who matters; without it everybody does.
+        """
         if not len(self._capture.table("counter")):
             return None
+        numbers = tuple(self._numbers(start_ns, end_ns))
+        cgroups = self.cgroups_of(path, end_ns)
+
+        def concerns(subject: str) -> bool:
+            return path is None or path.concerns(subject, cgroups)
+
+        window_ns = max(1, end_ns - start_ns)
+        found = tuple(
+            rules.judged(self._number(*one, start_ns, concerns), window_ns) for one in numbers
+        )
+        return Context(
+            start_ns,
+            end_ns,
+            found,
+            self._changes.within(start_ns, end_ns, concerns),
+            self.missing,
+            self._changes.states(end_ns, concerns),
+            tuple(self._levels(start_ns, end_ns)),
+            tuple(self._quotas(start_ns, end_ns, found, path)),
+        )
+
+    def cgroups_of(self, path: OnPath | None, end_ns: int = _EVER_NS) -> frozenset[str]:
+        """Cgroups of those that matter, as of a moment, and all above them."""
+        return self._changes.cgroups(path.pids, end_ns) if path is not None else frozenset()
+
+    def _numbers(self, start_ns: int, end_ns: int) -> Iterator[tuple[_Series, int, int]]:
+        """Series that changed in a window, with the first and the last reading that tell."""
         t, since, value, series = self._sorted
-        low = np.array([one.low for one in series], np.int64)
-        high = np.array([one.high for one in series], np.int64)
+        low, high = self._bounds
         everywhere = np.ones(len(series), np.int64)
         before = last_at_most(t, low, high, start_ns * everywhere)
         last = last_at_most(t, low, high, end_ns * everywhere)
         # A reading just behind the window speaks of its end.
-        following = last + 1 < high
-        beyond = following & (since[np.minimum(last + 1, len(t) - 1)] < end_ns)
-        beyond &= since[np.minimum(last + 1, len(t) - 1)] > 0
-        last = last + beyond
-        numbers = []
-        for k in np.flatnonzero(last > np.maximum(before, low - 1)).tolist():
-            first = max(int(before[k]), series[k].low)
-            if value[first] != value[last[k]]:
-                numbers.append(self._number(series[k], first, int(last[k]), start_ns))
-        window_ns = max(1, end_ns - start_ns)
-        judged = tuple(self._judged(one, window_ns) for one in numbers)
-        return Context(judged, self._changes(start_ns, end_ns), self.missing)
+        following = np.minimum(last + 1, len(t) - 1)
+        last = last + ((last + 1 < high) & (since[following] < end_ns) & (since[following] > 0))
+        first = np.maximum(before, low)
+        told = last > np.maximum(before, low - 1)
+        told &= value[first] != value[np.maximum(last, 0)]
+        for k in np.flatnonzero(told).tolist():
+            yield series[k], int(first[k]), int(last[k])
 
     def throttled_by(self, pid: int, start_ns: int, end_ns: int) -> str:
         """The cgroup of a process, or above it, whose quota was used up then; empty: not known.
@@ -161,47 +241,15 @@ class HostContext:
         """
         grown = {
             path: self._grown(path, start_ns, end_ns)
-            for own in self._cgroups(pid, start_ns, end_ns)
+            for own in self._changes.quota_cgroups(pid, start_ns, end_ns)
             for path in _and_above(own)
         }
         path = max(grown, key=lambda one: grown[one], default="")
         return path if path and grown[path] > 0 else ""
 
-    def _cgroups(self, pid: int, start_ns: int, end_ns: int) -> set[str]:
-        """Cgroups with CPU quotas that a process may have been in."""
-        found: dict[str, str] = {}
-        others: set[str] = set()
-        for t_ns, since_ns, what, before, after in self._moves.get(f"pid:{pid}", ()):
-            if t_ns <= start_ns:
-                found[what] = after
-            elif since_ns <= end_ns:
-                others |= {before, after}
-        return {path for path in (*found.values(), *others) if path}
-
-    @cached_property
-    def _moves(self) -> dict[str, list[tuple[int, int, str, str, str]]]:
-        rows = self._capture.table("change")
-        columns = ("t_ns", "since_ns", "subject", "what", "before", "after")
-        found: dict[str, list[tuple[int, int, str, str, str]]] = {}
-        for t_ns, since_ns, *texts in zip(*(rows[c].tolist() for c in columns), strict=True):
-            subject, what, before, after = (self._strings[text] for text in texts)
-            keys = what.removeprefix("cgroup of ").split(",")
-            if what == "cgroup" or (what.startswith("cgroup of ") and "cpu" in keys):
-                found.setdefault(subject, []).append((t_ns, since_ns, what, before, after))
-        return found
-
-    @cached_property
-    def _throttled(self) -> dict[str, _Series]:
-        _, _, _, series = self._sorted
-        return {
-            self._strings[one.subject].removeprefix("cgroup:"): one
-            for one in series
-            if self._strings[one.metric] == "cpu.stat.throttled"
-        }
-
     def _grown(self, path: str, start_ns: int, end_ns: int) -> int:
         """By how much the time without quota grew about then."""
-        one = self._throttled.get(path)
+        one = self._named.get((rules.THROTTLED, f"cgroup:{path}"))
         if one is None:
             return 0
         t, since, value, _ = self._sorted
@@ -212,45 +260,118 @@ class HostContext:
             last += 1
         return int(value[last] - value[first]) if last > first else 0
 
-    def _number(self, series: _Series, first: int, last: int, start_ns: int) -> ContextNumber:
+    def _number(
+        self,
+        series: _Series,
+        first: int,
+        last: int,
+        start_ns: int,
+        concerns: Callable[[str], bool],
+    ) -> ContextNumber:
         t, since, value, _ = self._sorted
-        unit, nature, meaning = self._metrics.get(series.metric, ("", Nature.LEVEL, ""))
+        unit, nature, meaning = self._metrics.get(series.metric, ("", "level", ""))
+        subject = self._strings[series.subject]
         # Without a reading from before the window nobody knows what was before the first.
         known = int(t[first]) <= start_ns
         begun = int(since[first + 1]) if known else int(t[first])
         return ContextNumber(
             metric=self._strings[series.metric],
-            subject=self._strings[series.subject],
+            subject=subject,
             unit=unit,
-            nature=Nature(nature).name.lower() if nature in set(Nature) else "level",
+            nature=nature,
             meaning=meaning,
             before=int(value[first]),
             after=int(value[last]),
             since_ns=min(begun, start_ns) if known else begun,
             until_ns=int(t[last]),
+            who=self.label(subject),
+            concerns=concerns(subject),
         )
 
-    def _judged(self, one: ContextNumber, window_ns: int) -> ContextNumber:
-        rank, rule = _BY_METRIC.get(one.metric, (0, None))
-        if rule is None or one.nature != "total":
-            return one
-        if one.until_ns - one.since_ns > _MOST_AROUND * window_ns:
-            return one  # it speaks of another time more than of this one
-        said = rule.judge(one.after - one.before, max(window_ns, one.until_ns - one.since_ns))
-        return replace(one, note=said, rank=rank) if said else one
+    @cached_property
+    def _level_series(self) -> tuple[_Series, ...]:
+        found = (
+            one
+            for one in self._sorted[3]
+            if self._strings[one.metric].startswith(_LEVELS)
+            and self._metrics.get(one.metric, ("", "level", ""))[1] != "total"
+        )
+        return tuple(sorted(found, key=self._order))
 
-    def _changes(self, start_ns: int, end_ns: int) -> tuple[ContextChange, ...]:
-        rows = self._capture.table("change")
-        within = np.flatnonzero((rows["t_ns"] >= start_ns) & (rows["since_ns"] <= end_ns))
-        within = within[rows["since_ns"][within] > 0]
-        text: Callable[[int], str] = self._strings.__getitem__
-        return tuple(
-            ContextChange(
-                int(rows["t_ns"][i]), int(rows["since_ns"][i]), text(rows["subject"][i]),
-                text(rows["what"][i]), text(rows["before"][i]), text(rows["after"][i]),
+    def _order(self, one: _Series) -> tuple[str, str]:
+        return self._strings[one.metric], self._strings[one.subject]
+
+    def _levels(self, start_ns: int, end_ns: int) -> Iterator[ContextLevel]:
+        """Levels over a window, of those that were read before its end."""
+        t, _, value, _ = self._sorted
+        for one in self._level_series:
+            own = t[one.low : one.high]
+            last = int(np.searchsorted(own, end_ns, side="right"))
+            if not last:
+                continue
+            first = max(0, int(np.searchsorted(own, start_ns, side="right")) - 1)
+            values = value[one.low + first : one.low + last].tolist()
+            moments = [max(start_ns, moment) for moment in own[first:last].tolist()]
+            lengths = np.diff([*moments, max(end_ns, moments[-1])]).tolist()
+            whole = sum(lengths)
+            summed = sum(a * b for a, b in zip(values, lengths, strict=True))
+            unit, nature, meaning = self._metrics.get(one.metric, ("", "level", ""))
+            yield ContextLevel(
+                self._strings[one.metric], self._strings[one.subject], unit, nature, meaning,
+                min(values), (2 * summed + whole) // (2 * whole) if whole else values[-1],
+                max(values), last - int(np.searchsorted(own, start_ns)),
+            )  # fmt: skip
+
+    def _quotas(
+        self, start_ns: int, end_ns: int, numbers: Iterable[ContextNumber], path: OnPath | None
+    ) -> Iterator[ContextQuota]:
+        """Quotas that ran out on the path, or often enough to be worth a word."""
+        by_name = {(one.metric, one.subject): one for one in numbers if one.concerns}
+        on_path = path.out_of_quota_ns if path is not None else {}
+        noted = [
+            subject.removeprefix("cgroup:")
+            for (metric, subject), one in by_name.items()
+            if metric == rules.THROTTLED and one.note
+        ]
+        for cgroup in dict.fromkeys((*on_path, *noted)):
+            subject = f"cgroup:{cgroup}"
+            series = self._named.get((rules.THROTTLED, subject))
+            one = by_name.get((rules.THROTTLED, subject))
+            read = series is not None and int(self._sorted[0][series.low]) <= end_ns
+            yield ContextQuota(
+                cgroup,
+                on_path.get(cgroup, 0),
+                one.grown if one is not None else 0 if read else None,
+                one.since_ns if one is not None else start_ns,
+                one.until_ns if one is not None else end_ns,
+                _grown_of(by_name.get((_PERIODS, subject)), known=read),
+                _grown_of(by_name.get((_OUT_OF_QUOTA, subject)), known=read),
+                self._limit(_QUOTA, subject, start_ns, end_ns),
+                self._limit(_PERIOD, subject, start_ns, end_ns),
             )
-            for i in within.tolist()
-        )  # fmt: skip
+
+    def _limit(self, metric: str, subject: str, start_ns: int, end_ns: int) -> int | None:
+        """The last limit that there was within a window."""
+        one = self._named.get((metric, subject))
+        if one is None:
+            return None
+        own = self._sorted[0][one.low : one.high]
+        first = max(0, int(np.searchsorted(own, start_ns, side="right")) - 1)
+        last = int(np.searchsorted(own, end_ns, side="right"))
+        values = self._sorted[2][one.low + first : one.low + last].tolist()
+        return next((int(value) for value in reversed(values) if value > 0), None)
+
+    def readings(self, metric: str) -> Iterator[tuple[str, I64, I64]]:
+        """Of every subject of a metric: when it was read, and the values."""
+        t, _, value, series = self._sorted
+        for one in series:
+            if self._strings[one.metric] == metric:
+                subject = self._strings[one.subject]
+                yield subject, t[one.low : one.high], value[one.low : one.high]
+
+
+def _grown_of(one: ContextNumber | None, *, known: bool) -> int | None:
+    return one.grown if one is not None else 0 if known else None
 
 
 def _and_above(path: str) -> list[str]:

@@ -231,14 +231,7 @@ def _missing_of_profile(states: States) -> tuple[str, ...]:
 
 def _without_gil(capture: Capture) -> list[str]:
     """Engine processes whose interpreter lock has no known address."""
-    meta, strings = capture.table("meta"), capture.strings
-    told = {
-        stream
-        for stream, key, value in zip(
-            *(meta[c].tolist() for c in ("stream", "key", "value")), strict=True
-        )
-        if strings[key] == "gil" and not strings[value].endswith(":0")
-    }
+    told = {fact.stream for fact in capture.facts("gil") if not fact.value.endswith(":0")}
     return [
         f"interpreter lock of {info.role or 'process'}/{info.tgid}: its address is not known, "
         "waits for it look like messages"

@@ -389,9 +389,7 @@ def _members(capture: Capture) -> I64:
 
 def imported(capture: Capture) -> bool:
     """Whether it is a profile by another tool, with times of its own clock and no waits."""
-    meta = capture.table("meta")
-    pairs = zip(meta["key"].tolist(), meta["value"].tolist(), strict=True)
-    return any((capture.strings[k], capture.strings[v]) == ("clock", "trace") for k, v in pairs)
+    return any(fact.value == "trace" for fact in capture.facts("clock"))
 
 
 def _lifetimes(capture: Capture, waits: Table, start_ns: int, end_ns: int):  # type: ignore[no-untyped-def]  # noqa: ANN202
@@ -445,13 +443,10 @@ def _gil_ranges(capture: Capture) -> dict[int, tuple[int, int]]:
     """Address range of ``_PyRuntime`` per process."""
     owner = {info.stream: info.tgid for info in capture.streams}
     ranges: dict[int, tuple[int, int]] = {}
-    meta = capture.table("meta")
-    for stream, key, value in zip(meta["stream"], meta["key"], meta["value"], strict=True):
-        if capture.strings[key] != "gil":
-            continue
-        base, _, size = capture.strings[value].partition(":")
+    for fact in capture.facts("gil"):
+        base, _, size = fact.value.partition(":")
         try:
-            ranges[owner.get(int(stream), 0)] = (int(base, 16), int(base, 16) + int(size))
+            ranges[owner.get(fact.stream, 0)] = (int(base, 16), int(base, 16) + int(size))
         except ValueError:
             continue
     return ranges
@@ -635,13 +630,8 @@ def _spans(capture: Capture, threads: Threads, calls: Calls) -> Spans:
 
 def _fault_trap_ns(capture: Capture) -> int:
     """What the kernel probes measured that a fault costs besides what its record covers."""
-    meta, strings = capture.table("meta"), capture.strings
-    told = [
-        strings[value]
-        for key, value in zip(meta["key"].tolist(), meta["value"].tolist(), strict=True)
-        if strings[key] == "fault_trap_ns"
-    ]
-    return int(told[-1]) if told and told[-1].isdecimal() else 0
+    told = capture.fact("fault_trap_ns")
+    return int(told) if told.isdecimal() else 0
 
 
 def _faults(threads: Threads, faults: Table, trap_ns: int) -> FaultRuns:

@@ -480,11 +480,8 @@ def _short_waits(capture: Capture) -> tuple[list[Row], int]:
 
 def _threshold(capture: Capture) -> int | None:
     """Waits shorter than this are only summed, as the recording's facts say."""
-    meta, strings = capture.table("meta"), capture.strings
-    for key, value in zip(meta["key"].tolist(), meta["value"].tolist(), strict=True):
-        if strings[key] == THRESHOLD_KEY and strings[value].isdecimal():
-            return int(strings[value])
-    return None
+    known = (fact.value for fact in capture.facts(THRESHOLD_KEY))
+    return next((int(value) for value in known if value.isdecimal()), None)
 
 
 _TABLES: dict[str, Callable[[Capture], StatTable]] = {

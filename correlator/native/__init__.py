@@ -58,7 +58,6 @@ class _Model(ctypes.Structure):
     _fields_ = (
         ("n_threads", ctypes.c_int64),
         *((name, ctypes.c_void_p) for name in _POINTERS),
-        ("n_streams", ctypes.c_int64),
     )
 
 
@@ -180,7 +179,7 @@ class NativeWalk:
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
-        model = _Model(n_threads=len(columns.t_first), n_streams=len(columns.g_off) - 1)
+        model = _Model(n_threads=len(columns.t_first))
         for name in _POINTERS:
             array = getattr(columns, name)
             if not array.flags.c_contiguous:

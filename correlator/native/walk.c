@@ -85,7 +85,6 @@ struct walk_model {
 	const uint8_t *g_gap;
 	/* by thread: who created it at t_first, -1 unknown or known since before */
 	const int32_t *t_from;
-	int64_t n_streams;
 };
 
 struct walk_seg {

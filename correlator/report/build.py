@@ -16,10 +16,10 @@ from gpucorrelate.correlator import requests as requests_
 from gpucorrelate.correlator import states as states_
 from gpucorrelate.correlator import steps as steps_
 from gpucorrelate.correlator.causes import Describer
-from gpucorrelate.correlator.context import HostContext
-from gpucorrelate.correlator.report import verdict
+from gpucorrelate.correlator.context import OnPath
+from gpucorrelate.correlator.report import run_host, verdict
 from gpucorrelate.correlator.report.device_build import DeviceRun
-from gpucorrelate.correlator.report.names import match_ids
+from gpucorrelate.correlator.report.names import match_ids, named
 from gpucorrelate.correlator.report.values import (
     Category,
     Ledger,
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from gpucorrelate.correlator.steps import Steps
 
 _BATCH = 256
-# Requests that are named where a text means several.
-_CANDIDATES = 4
+# Processes that are named where a text means none.
+_CANDIDATES = 8
 
 
 class Run:
@@ -68,7 +68,7 @@ class Run:
         self.requests_: tuple[Request, ...] = requests_.build(capture, self.steps_, self._sets)
         self._walker = Walker(self.states)
         self._describe = Describer(self.states, self.steps_)
-        self._host = HostContext(capture)
+        self._host = self._describe.host
 
     @classmethod
     def of(cls, capture: Capture) -> Run:
@@ -165,10 +165,9 @@ class Run:
                 hint="list them: gpucorrelate requests",
             )
         if len(near) > 1:
-            some = ", ".join(self.requests_[at].external_id for at in near[:_CANDIDATES])
-            more = f" and {len(near) - _CANDIDATES} more" if len(near) > _CANDIDATES else ""
+            some = named([self.requests_[at].external_id for at in near])
             raise UsageError(
-                f"{len(near)} requests fit {wanted!r}: {some}{more}",
+                f"{len(near)} requests fit {wanted!r}: {some}",
                 hint="give more of the id; `gpucorrelate requests --id` lists all that fit",
             )
         return self.requests_[near[0]]
@@ -188,10 +187,24 @@ class Run:
         done.sort(key=lambda r: r.arrival_ns - r.end_ns)
         yield from self._reports(done[:count])
 
-    def step(self, number: int) -> StepReport:
-        """The report of one step. Raises ``NotFoundError``."""
+    def find_step(self, number: int, process: str = "") -> int:
+        """The index of a step.
+
+        Args:
+            number: Its number.
+            process: Whose: an engine core's label (``EngineCore/4711``), its name or number.
+
+        Raises:
+            NotFoundError: there is no such process, or it has no such step that ended.
+            UsageError: several have one.
+        """
         s = self.steps_
-        found = np.flatnonzero(s.number == number)
+        labels = {int(tid): self._core(int(tid)) for tid in np.unique(s.tid)}
+        cores = {tid: label for tid, label in labels.items() if _is_named(label, process)}
+        if process and not cores:
+            known = ", ".join(sorted(set(labels.values()))[:_CANDIDATES]) or "none"
+            raise NotFoundError(f"no process {process!r} has steps (there are: {known})")
+        found = np.flatnonzero((s.number == number) & np.isin(s.tid, list(cores)))
         if not len(found) or not s.end_ns(int(found[0])):
             what = "never ended" if len(found) else "was not recorded"
             span = f"{int(s.number.min())} to {int(s.number.max())}" if len(s) else "none"
@@ -199,11 +212,17 @@ class Run:
                 f"step {number} {what} (recorded: {span})", hint="list them: gpucorrelate steps"
             )
         if len(found) > 1:
+            several = named([labels[int(s.tid[i])] for i in found.tolist()])
             raise UsageError(
-                f"{len(found)} engine cores have a step {number}",
-                hint="record one engine core at a time",
+                f"{len(found)} engine cores have a step {number}: {several}",
+                hint="say which: --process NAME",
             )
-        i = int(found[0])
+        return int(found[0])
+
+    def step(self, number: int, process: str = "") -> StepReport:
+        """The report of one step. Arguments and errors are those of ``find_step``."""
+        s = self.steps_
+        i = self.find_step(number, process)
         cuts = (requests_.Cut(int(s.sched_ns[i]), _step_phase(s.kind(i)), "schedule", i),)
         paths = self._walker.walk([self._step_leg(i)])
         segments = self._describe.segments(paths.leg(0), cuts)
@@ -224,7 +243,8 @@ class Run:
             tuple(waits),
             s.worker_ns(i),
             self.ledger,
-            self._host.of(int(s.sched_ns[i]), s.end_ns(i)),
+            self._host.of(int(s.sched_ns[i]), s.end_ns(i), OnPath.of(segments)),
+            tuple(self._client_id(self.capture.strings[r]) for r in rows.tolist()),
         )
 
     def summary(self) -> RunSummary:
@@ -232,6 +252,7 @@ class Run:
         phases: Counter[PhaseName] = Counter()
         categories: Counter[Category] = Counter()
         actors: Counter[str] = Counter()
+        held: Counter[int] = Counter()
         for at in range(0, len(self.requests_), _BATCH):
             chunk = self.requests_[at : at + _BATCH]
             for request in chunk:
@@ -239,11 +260,11 @@ class Run:
             segments = self._walker.walk(
                 [self._spec(leg, ()) for r in chunk for leg in r.legs]
             ).segments
-            _add(categories, actors, segments, self._describe)
+            _add(categories, held, segments)
+        for thread, length_ns in held.items():
+            actors[self._describe.actor(thread).label] += length_ns
         ttft = [r.first_token_ns - r.arrival_ns for r in self.requests_ if r.first_token_ns]
         itl = [gap for r in self.requests_ for gap in _itl(r)]
-        meta = self.capture.table("meta")
-        strings = self.capture.strings
         return RunSummary(
             self.states.start_ns,
             self.states.end_ns,
@@ -255,16 +276,36 @@ class Run:
             tuple((p, phases[p]) for p in PhaseName if phases[p]),
             tuple((c, categories[c]) for c in Category if categories[c]),
             tuple(actors.most_common()),
-            tuple(
-                {
-                    strings[k]: strings[v]
-                    for k, v in zip(meta["key"].tolist(), meta["value"].tolist(), strict=True)
-                }.items()
-            ),
+            tuple({fact.key: fact.value for fact in self.capture.facts()}.items()),
             self.ledger,
+            run_host.of(self._host, self.states, self.steps_, self._on_paths(held)),
         )
 
     # -- parts
+
+    def _core(self, tid: int) -> str:
+        """An engine core's label, by the thread that does its steps."""
+        actor = self._describe.actor(self.states.threads.one(tid))
+        return f"{actor.process or 'pid'}/{actor.pid}"
+
+    @cached_property
+    def _client_ids(self) -> dict[str, str]:
+        return {r.internal_id: r.external_id for r in self.requests_ if r.internal_id}
+
+    def _client_id(self, internal: str) -> tuple[str, str]:
+        """The id that other reports show of a request, and the engine's own."""
+        return self._client_ids.get(internal, internal), internal
+
+    def _on_paths(self, held: Counter[int]) -> OnPath | None:
+        """Whoever held the paths of all requests together; ``None`` where there are none.
+
+        Args:
+            held: Time on them by thread.
+        """
+        if not held:
+            return None
+        actors = {self._describe.actor(thread): length for thread, length in held.items()}
+        return OnPath.holding({(a.tid, a.pid): length for a, length in actors.items()})
 
     def _spec(self, leg: Leg, cuts: tuple[int, ...]) -> LegSpec:
         thread = self.states.threads.one(leg.tid)
@@ -342,7 +383,7 @@ class Run:
             http=r.http,
             verdict=verdict.of(segments, waits, doubts, so_far=not r.complete),
             aliases=_aliases(r),
-            context=self._host.of(r.arrival_ns, r.end_ns),
+            context=self._host.of(r.arrival_ns, r.end_ns, OnPath.of(segments)),
         )
 
     def _path(
@@ -447,15 +488,15 @@ def _cached(r: Request) -> int | None:
     return mark.value if mark else 0 if seen else None
 
 
-def _add(
-    categories: Counter[Category],
-    actors: Counter[str],
-    segments: NDArray[np.void],
-    describe: Describer,
-) -> None:
+def _is_named(label: str, wanted: str) -> bool:
+    """Whether a process is meant: by its label, or by its name or number alone."""
+    name, _, pid = label.partition("/")
+    return wanted in ("", label, name, pid)
+
+
+def _add(categories: Counter[Category], held: Counter[int], segments: NDArray[np.void]) -> None:
     length = segments["end"] - segments["start"]
     for code in np.unique(segments["category"]):
         categories[CATEGORIES[code]] += int(length[segments["category"] == code].sum())
-    for thread in np.unique(segments["actor"]):
-        label = describe.actor(int(thread)).label
-        actors[label] += int(length[segments["actor"] == thread].sum())
+    for thread in np.unique(segments["actor"]).tolist():
+        held[thread] += int(length[segments["actor"] == thread].sum())

@@ -24,12 +24,15 @@ from gpucorrelate.correlator.report.device_values import (
     DeviceStepRow,
     KernelShare,
     PathCommunication,
+    PathCopies,
 )
+from gpucorrelate.correlator.report.names import named
 from gpucorrelate.correlator.report.values import Category
 from gpucorrelate.correlator.search import busy_union_ns, exact_sum
 from gpucorrelate.correlator.states import CATEGORIES
 from gpucorrelate.correlator.walk import LegSpec
 from gpucorrelate.probes.wire.errors import NotFoundError, UsageError
+from gpucorrelate.probes.wire.schema import GpuOpKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -86,9 +89,7 @@ class DeviceRun:
             UsageError: several processes have one.
         """
         if process and process not in self._labels:
-            raise NotFoundError(
-                f"no process {process!r} (there are: {', '.join(self._labels[:8])})"
-            )
+            raise NotFoundError(f"no process {process!r} (there are: {named(self._labels, 8)})")
         found = [
             i
             for i in np.flatnonzero(self.steps.number == number).tolist()
@@ -102,7 +103,7 @@ class DeviceRun:
                 hint="list them: gpucorrelate steps",
             )
         if len(found) > 1:
-            several = ", ".join(self._process(int(self.steps.process[i])) for i in found[:4])
+            several = named([self._process(int(self.steps.process[i])) for i in found])
             raise UsageError(
                 f"{len(found)} processes have a step {number}: {several}",
                 hint="say which: --process NAME",
@@ -125,7 +126,7 @@ class DeviceRun:
         paths = self._walker.walk([leg])
         rows = self._owned(paths.leg(0), step)
         by_category = _by_category(rows)
-        communication = self._communication(rows)
+        communication, copies = self._communication(rows), self._copies(rows)
         device = accounts.account(self._s, self.steps, self._index, step)
         outline = DeviceStepReport(
             step=int(self.steps.number[step]),
@@ -138,9 +139,13 @@ class DeviceRun:
             by_category=by_category,
             device=device,
             communication=communication,
+            copies=copies,
             gaps=self._gaps.of(self._index.own(step), self._name(step)),
             verdict=device_verdict.of(
-                by_category, (device, communication), self.ledger, leg.end_ns - leg.start_ns
+                by_category,
+                (device, communication, copies),
+                self.ledger,
+                leg.end_ns - leg.start_ns,
             ),
             device_ledger=self.ledger,
             ledger=self._ledger,
@@ -226,6 +231,17 @@ class DeviceRun:
             None if len(own) and (waited < 0).all() else exact_sum(known),
         )
 
+    def _copies(self, rows: NDArray[np.void]) -> PathCopies:
+        """Own copies and fills on a path, and own kernels."""
+        own = rows[rows["category"] == _GPU]
+        kind = self._s.device.ops.table["op"][own["evidence"]]
+        length = own["end"] - own["start"]
+        copies, fills, kernels = (
+            exact_sum(length[kind == op])
+            for op in (GpuOpKind.MEMCPY, GpuOpKind.MEMSET, GpuOpKind.KERNEL)
+        )
+        return PathCopies(copies, fills, kernels)
+
     def _devices(self) -> Iterable[DeviceShare]:
         device = self._s.device
         keys = [(s.process, s.device) for s in device.streams]
@@ -288,10 +304,7 @@ class DeviceRun:
         return self._s.capture.strings[int(self.steps.name[step])]
 
     def _sources(self) -> tuple[str, ...]:
-        meta = self._s.capture.table("meta")
-        strings = self._s.capture.strings
-        pairs = zip(meta["key"].tolist(), meta["value"].tolist(), strict=True)
-        return tuple(strings[value] for key, value in pairs if strings[key] == "import")
+        return tuple(fact.value for fact in self._s.capture.facts("import"))
 
 
 def _by_category(rows: NDArray[np.void]) -> tuple[tuple[Category, int], ...]:

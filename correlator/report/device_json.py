@@ -42,16 +42,6 @@ _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 _indented = json.JSONEncoder(indent=2, allow_nan=False).encode
 
 
-def run_to_dict(run: DeviceRunReport, steps: Iterable[DeviceStepReport]) -> Json:
-    """A whole profile with all its steps as plain values."""
-    return _whole(_run(run, ((step, step.segments) for step in steps)).items())
-
-
-def step_to_dict(step: DeviceStepReport) -> Json:
-    """One step as plain values."""
-    return _whole(_document(step, step.segments))
-
-
 def write_run(
     run: DeviceRunReport,
     steps: Iterable[tuple[DeviceStepReport, Iterable[Segment]]],
@@ -104,15 +94,6 @@ def _write_pairs(pairs: Iterable[tuple[str, object]], out: IO[str]) -> None:
             out.write(_encode(value))
         separator = ","
     out.write("}")
-
-
-def _whole(pairs: Iterable[tuple[str, object]]) -> Json:
-    """A document of all that would be written as it is made."""
-    return {key: _listed(value) if isinstance(value, Iterator) else value for key, value in pairs}
-
-
-def _listed(values: Iterable[object]) -> list[object]:
-    return [_whole(one) if isinstance(one, Iterator) else one for one in values]
 
 
 def _run(
@@ -195,6 +176,11 @@ def _step(step: DeviceStepReport, segments: Iterable[Segment]) -> Iterator[tuple
         "communication": {
             "length_ns": step.communication.length_ns,
             "waited_ns": step.communication.waited_ns,
+        },
+        "path_work": {
+            "copies_ns": step.copies.copies_ns,
+            "fills_ns": step.copies.fills_ns,
+            "kernels_ns": step.copies.kernels_ns,
         },
         "gaps": [_gap(gap) for gap in step.gaps],
         "segments": (

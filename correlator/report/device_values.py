@@ -130,6 +130,20 @@ class PathCommunication:
 
 
 @dataclass(frozen=True)
+class PathCopies:
+    """Copies and fills on a step's path, beside its kernels there; own work only."""
+
+    copies_ns: int
+    fills_ns: int
+    kernels_ns: int
+
+    @property
+    def length_ns(self) -> int:
+        """Copies and fills together."""
+        return self.copies_ns + self.fills_ns
+
+
+@dataclass(frozen=True)
 class RankSkew:
     """One process in the collectives that it has in common with others."""
 
@@ -202,6 +216,7 @@ class DeviceStepReport:
     by_category: tuple[tuple[Category, int], ...]  # of its path, the longest first
     device: StepDevice
     communication: PathCommunication
+    copies: PathCopies
     gaps: tuple[IdleGap, ...]  # the longest idle ones
     verdict: Verdict
     device_ledger: DeviceLedger

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gpucorrelate.correlator.report.device_values import (
         DeviceLedger,
         PathCommunication,
+        PathCopies,
         StepDevice,
     )
 
@@ -36,7 +37,7 @@ _TENTH = 10
 
 def of(
     sums: Sequence[tuple[Category, int]],
-    did: tuple[StepDevice, PathCommunication],
+    did: tuple[StepDevice, PathCommunication, PathCopies],
     ledger: DeviceLedger,
     wall_ns: int,
 ) -> Verdict:
@@ -47,7 +48,7 @@ def of(
 
     Args:
         sums: Its path by category, the longest first.
-        did: What devices did in it, and the communication on its path.
+        did: What devices did in it, and the communication and the copies on its path.
         ledger: What became of every record.
         wall_ns: Its length.
     """
@@ -66,11 +67,14 @@ def of(
     if left_out and lead * ledger.gpu_records <= 2 * left_out * wall_ns:
         why = f"{left_out:,} GPU records are invalid or joined by an id that several calls have"
         return Verdict(f"no verdict: {why}", (), None, unknown_ns, (why,))
-    device, communication = did
+    device, communication, copies = did
     means = _MEANS.get(largest, f"the path is {{share}} {largest}")
     if largest is Category.GPU and communication.length_ns * 2 > length:
         means = "communication-bound: the path is {share} the step's own GPU work"
-    text = means.format(share=units.share(length, wall_ns)) + _waiting(communication, wall_ns)
+    elif largest is Category.GPU and copies.length_ns * 2 > length:
+        means = "copy-bound: the path is {share} the step's own GPU work"
+    text = means.format(share=units.share(length, wall_ns))
+    text += _waiting(communication, wall_ns) + _copied(copies, wall_ns)
     busy = dict(device.parts).get("own GPU work", 0)
     text += f"; its own GPU work fills {units.share(busy, wall_ns)} of the step"
     return Verdict(text, (), None, unknown_ns, ())
@@ -85,3 +89,11 @@ def _waiting(communication: PathCommunication, wall_ns: int) -> str:
     if communication.waited_ns is None:
         return f"{text} (how long is not on record)"
     return f"{text} (at least {units.duration(communication.waited_ns)} of it)"
+
+
+def _copied(copies: PathCopies, wall_ns: int) -> str:
+    """How much of the path copies and fills are, where that is a tenth of it or more."""
+    if copies.length_ns * _TENTH < wall_ns:
+        return ""
+    text = f"; {units.share(copies.length_ns, wall_ns)} is copies and fills"
+    return f"{text}, {units.share(copies.kernels_ns, wall_ns)} kernels"

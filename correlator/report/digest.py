@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from gpucorrelate.correlator.report.values import (
         Actor,
-        Context,
-        ContextNumber,
         Phase,
         RequestReport,
         Segment,
@@ -275,9 +273,3 @@ def tiling_error(segments: Sequence[Segment], start_ns: int, end_ns: int) -> str
             return f"a segment starts {segment.start_ns - at:+,} ns from the end of the one before"
         at = segment.end_ns
     return "" if at == end_ns else f"the last segment ends {at - end_ns:+,} ns from the end"
-
-
-def notable(context: Context) -> list[ContextNumber]:
-    """Numbers worth a word, the gravest kinds first, of one kind the largest growth."""
-    found = [one for one in context.numbers if one.note]
-    return sorted(found, key=lambda one: (one.rank, one.before - one.after))

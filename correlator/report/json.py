@@ -11,6 +11,7 @@ import json
 from typing import IO, TYPE_CHECKING, Any
 
 from gpucorrelate.correlator.report import units
+from gpucorrelate.correlator.report.context_json import context_to_dict, host_to_dict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
         Actor,
         Category,
         Cause,
-        Context,
         Evidence,
         Ledger,
         PhaseName,
@@ -187,40 +187,6 @@ def _verdict(verdict: Verdict, actors: Actors) -> Json:
     }
 
 
-def _context(context: Context | None) -> Json | None:
-    if context is None:
-        return None
-    return {
-        "numbers": [
-            {
-                "metric": one.metric,
-                "subject": one.subject,
-                "unit": one.unit or None,
-                "nature": one.nature,
-                "meaning": one.meaning or None,
-                "before": one.before,
-                "after": one.after,
-                "since_ns": one.since_ns,
-                "until_ns": one.until_ns,
-                "note": one.note or None,
-            }
-            for one in context.numbers
-        ],
-        "changes": [
-            {
-                "t_ns": one.t_ns,
-                "since_ns": one.since_ns,
-                "subject": one.subject,
-                "what": one.what,
-                "before": one.before or None,
-                "after": one.after or None,
-            }
-            for one in context.changes
-        ],
-        "missing": list(context.missing),
-    }
-
-
 def request_to_dict(report: RequestReport) -> Json:
     """One request as plain values.
 
@@ -265,7 +231,7 @@ def request_to_dict(report: RequestReport) -> Json:
             {"place": check.place, "count": check.count, "hash": f"{check.hash:016x}"}
             for check in report.checks
         ],
-        "context": _context(report.context),
+        "context": context_to_dict(report.context),
         "ledger": ledger_to_dict(report.ledger),
         "actors": actors.table(),
     }
@@ -288,9 +254,12 @@ def step_to_dict(report: StepReport) -> Json:
         "prefill_tokens": report.prefill_tokens,
         "waiting": report.waiting,
         "request_ids": list(report.request_ids),
+        "requests": [
+            {"request_id": shown, "internal_id": internal} for shown, internal in report.requests
+        ],
         "segments": segments_to_list(report.segments, actors),
         "waits": _waits(report.waits, actors),
-        "context": _context(report.context),
+        "context": context_to_dict(report.context),
         "ledger": ledger_to_dict(report.ledger),
         "actors": actors.table(),
     }
@@ -353,6 +322,7 @@ def summary_to_dict(summary: RunSummary) -> Json:
         "by_category": _pairs(summary.by_category),
         "actors": _pairs(summary.actors),
         "meta": dict(summary.meta),
+        "host": host_to_dict(summary.host),
         "ledger": ledger_to_dict(summary.ledger),
     }
 

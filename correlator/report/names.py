@@ -158,3 +158,9 @@ def _readings(wanted: str) -> Iterator[Callable[[str], object]]:
     yield lambda name: f"-{wanted}-" in f"-{name}-"
     yield lambda name: name.startswith(wanted)
     yield lambda name: f"-{wanted}" in name
+
+
+def named(names: Sequence[str], most: int = 4) -> str:
+    """Names one after another, and how many more there are than are named."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

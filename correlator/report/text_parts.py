@@ -14,13 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpucorrelate.correlator.report.page import Page, Part
-    from gpucorrelate.correlator.report.values import (
-        Context,
-        ContextNumber,
-        Ledger,
-        Segment,
-        Wait,
-    )
+    from gpucorrelate.correlator.report.values import Ledger, Segment, Wait
 
 _LABEL_WIDTH = 34
 _WAITS = "  waits  "
@@ -173,44 +167,6 @@ def mostly(segments: Sequence[Segment], room: int) -> str:
     return who + more if width_of(who + more) <= room else who
 
 
-def context(page: Page, found: Context | None, segments: Sequence[Segment], top: int = 4) -> None:
-    """What of the host's numbers that changed meanwhile is worth a word; silent without any."""
-    if found is None:
-        return
-    said = [_number(one, segments) for one in digest.notable(found)]
-    said += [
-        f"{_subject(one.subject, segments)}: {one.what} {one.before or 'none'} became "
-        f"{one.after or 'none'}"
-        for one in found.changes
-    ]
-    if said:
-        more = [f"{len(said) - top:,} more"] if len(said) > top else []
-        page.labelled("context", [*said[:top], *more], between="; ")
-
-
-def _number(one: ContextNumber, segments: Sequence[Segment]) -> str:
-    grown = one.after - one.before
-    if one.unit == "ns":
-        amount = f"{units.duration(grown)} of {units.duration(one.until_ns - one.since_ns)}"
-    else:
-        amount = units.plural(grown, "time")
-    return f"{_subject(one.subject, segments)}: {one.note}, {amount}"
-
-
-def _subject(subject: str, segments: Sequence[Segment]) -> str:
-    """Whose number it is; a thread or process of the path by its label."""
-    kind, _, number = subject.partition(":")
-    if kind not in ("tid", "pid") or not number.isdecimal():
-        return subject.replace(":", " ", 1)
-    for segment in segments:
-        actor = segment.actor
-        if kind == "tid" and actor.tid == int(number):
-            return actor.label
-        if kind == "pid" and actor.pid == int(number):
-            return f"{actor.process or 'pid'}/{number}"
-    return f"{'thread' if kind == 'tid' else 'process'} {number}"
-
-
 def unknown(
     page: Page, segments: Sequence[Segment], ledger: Ledger, lines: int | None = None
 ) -> None:
@@ -243,15 +199,18 @@ def _in_phase(phase: PhaseName) -> str:
     return "" if phase is PhaseName.UNKNOWN else f" in {phase.value}"
 
 
-def not_covered(page: Page, ledger: Ledger, lines: int | None = None) -> None:
+def not_covered(
+    page: Page, ledger: Ledger, lines: int | None = None, more: Sequence[str] = ()
+) -> None:
     """What no probe looked at and why; only its names where that takes more lines than given."""
-    if not ledger.missing:
+    missing = (*ledger.missing, *more)
+    if not missing:
         return
-    whole = wrap_words("; ".join(ledger.missing), page.width - LABEL_WIDTH)
+    whole = wrap_words("; ".join(missing), page.width - LABEL_WIDTH)
     if lines is None or len(whole) <= lines:
-        page.noted("not covered", ledger.missing)
+        page.noted("not covered", missing)
     else:
-        names = [note.partition(":")[0] for note in ledger.missing]
+        names = [note.partition(":")[0] for note in missing]
         page.labelled("not covered", [*names[:-1], f"{names[-1]} (why: gpucorrelate report)"])
 
 

@@ -7,10 +7,11 @@ import io
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
-from gpucorrelate.correlator.report import digest, text_parts, units
+from gpucorrelate.correlator.report import digest, text_context, text_parts, units
 from gpucorrelate.correlator.report.names import clip_middle, width_of, wrap_items, wrap_words
 from gpucorrelate.correlator.report.page import (
     BAD,
+    DIM,
     GOOD,
     HEAD,
     LABEL_WIDTH,
@@ -18,6 +19,7 @@ from gpucorrelate.correlator.report.page import (
     TextOptions,
     bars,
 )
+from gpucorrelate.correlator.report.values import PhaseName
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
 
 # Rows of bars: as many as there are phases, for they are what differs from request to request.
 _CATEGORIES, _ROWS = 5, 9
+_TTFT = "to the first token"
+# A smaller part of a block needs no word of explanation.
+_TENTH = 10
+_DECODING = "decode here: next steps that ran while the first token was on its way out"
 # Lines for what was not covered: it is the same for all requests of a recording.
 _NOT_COVERED = 2
 _SCREEN = 45
@@ -83,7 +89,7 @@ def _render(page: Page, report: RequestReport, size: _Size) -> None:
     _where(page, report, size)
     page.line()
     _tokens(page, report)
-    text_parts.context(page, report.context, report.segments)
+    text_context.context(page, report.context)
     text_parts.unknown(page, report.segments, report.ledger, lines=_NOT_COVERED)
     _boundaries(page, report)
     text_parts.ledger(page, report.ledger, lines=1)
@@ -143,7 +149,7 @@ def _where(page: Page, report: RequestReport, size: _Size) -> None:
         return
     text_parts.check_sum(page, report.ttft_segments, report.arrival_ns, first_ns)
     before = [wait for wait in report.waits if wait.start_ns < first_ns]
-    _block(page, "to the first token", report.ttft_segments, before, size)
+    _block(page, _TTFT, report.ttft_segments, before, size)
     rest = digest.clip_segments(report.segments, first_ns, report.end_ns)
     if rest:
         after = [wait for wait in report.waits if wait.start_ns >= first_ns]
@@ -156,6 +162,9 @@ def _block(
     length = units.duration(digest.length(segments), 4)
     page.heading(title, f"{length}, and shares of it by phase and category")
     phases = digest.by_phase(segments)
+    decoding = dict(phases).get(PhaseName.DECODE, 0)
+    if title == _TTFT and decoding * _TENTH >= digest.length(segments):
+        page.line((f"  {_DECODING}", DIM))
     rows = min(max(len(phases), _CATEGORIES), size.rows)
     bars(page, phases, digest.by_category(segments), rows=rows)
     text_parts.path(page, waits, segments, size.waits)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import IO, TYPE_CHECKING
 
-from gpucorrelate.correlator.report import digest, text_parts, units
+from gpucorrelate.correlator.report import digest, text_context, text_parts, units
 from gpucorrelate.correlator.report.page import HEAD, Page, TextOptions, bars
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def render_step(report: StepReport, out: IO[str], options: TextOptions | None = 
     bars(page, digest.by_category(report.segments), _by_span(report.segments))
     text_parts.path(page, report.waits, report.segments)
     page.line()
-    text_parts.context(page, report.context, report.segments)
+    text_context.context(page, report.context)
     text_parts.unknown(page, report.segments, report.ledger)
     _requests(page, report)
     text_parts.ledger(page, report.ledger)
@@ -62,7 +62,7 @@ def _by_span(segments: tuple[Segment, ...]) -> list[tuple[str, int]]:
 
 
 def _requests(page: Page, report: StepReport) -> None:
-    ids = list(report.request_ids[:_IDS_SHOWN])
-    if len(report.request_ids) > _IDS_SHOWN:
-        ids.append(f"{len(report.request_ids) - _IDS_SHOWN:,} more")
-    page.labelled("requests", ids or ["none"])
+    """Its requests by the ids that other reports show."""
+    ids = [shown for shown, _ in report.requests] or list(report.request_ids)
+    more = [f"{len(ids) - _IDS_SHOWN:,} more"] if len(ids) > _IDS_SHOWN else []
+    page.labelled("requests", [*ids[:_IDS_SHOWN], *more] or ["none"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import IO, TYPE_CHECKING
 
-from gpucorrelate.correlator.report import text_parts, units
+from gpucorrelate.correlator.report import text_context, text_parts, units
 from gpucorrelate.correlator.report.names import pad, rjust, width_of
 from gpucorrelate.correlator.report.page import BAD, HEAD, Page, TextOptions, bar, bars
 from gpucorrelate.correlator.report.values import PhaseName
@@ -62,8 +62,12 @@ def render_summary(summary: RunSummary, out: IO[str], options: TextOptions | Non
         page.labelled("", known)
     _latencies(page, summary)
     _where(page, summary)
+    if summary.host is not None:
+        text_context.host(page, summary.host)
     page.line()
-    text_parts.not_covered(page, summary.ledger)
+    text_parts.not_covered(
+        page, summary.ledger, more=summary.host.unseen if summary.host is not None else ()
+    )
     text_parts.ledger(page, summary.ledger)
 
 

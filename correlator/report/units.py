@@ -165,3 +165,25 @@ def quantile(ordered: Sequence[int], percent: int) -> int | None:
 def total(pairs: Iterable[tuple[object, int]]) -> int:
     """Sum of the second halves."""
     return sum(value for _, value in pairs)
+
+
+_SIZES = ("kB", "MB", "GB", "TB")
+
+
+def size(size_bytes: int) -> str:
+    """A size in decimal units with about three digits: ``512 bytes``, ``3.21 kB``, ``71.2 GB``."""
+    if abs(size_bytes) < 1000:
+        return plural(size_bytes, "byte")
+    value = float(size_bytes)
+    for unit in _SIZES:
+        value /= 1000
+        shown = (
+            f"{value:.2f}"
+            if abs(value) < 9.995
+            else f"{value:.1f}"
+            if abs(value) < 99.95
+            else (f"{value:.0f}")
+        )
+        if abs(float(shown)) < 1000 or unit == _SIZES[-1]:
+            break
+    return f"{shown} {unit}"

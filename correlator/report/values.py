@@ -10,6 +10,10 @@ from __future__ import annotations
 import enum
 import itertools
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpucorrelate.correlator.report.context_values import Context, HostReport
 
 
 class Category(enum.StrEnum):
@@ -243,44 +247,6 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class ContextNumber:
-    """A number of the host that changed within a window."""
-
-    metric: str  # "cpu.stat.throttled", "thread.run_delay"
-    subject: str  # "host", "pid:1", "tid:1", "cgroup:/a"
-    unit: str  # "ns", "bytes", "count"...; "" a plain number
-    nature: str  # level, total (only ever counts up), average
-    meaning: str
-    before: int
-    after: int
-    since_ns: int  # it changed after this moment, which may lie before the window...
-    until_ns: int  # ...and before this one, which may lie behind it
-    note: str = ""  # why it matters, with the threshold; "" where it does not
-    rank: int = 0  # of those that matter the lowest comes first
-
-
-@dataclass(frozen=True)
-class ContextChange:
-    """Something of the host that is no number and became another within a window."""
-
-    t_ns: int  # it was noticed
-    since_ns: int  # it happened after this moment
-    subject: str
-    what: str
-    before: str
-    after: str
-
-
-@dataclass(frozen=True)
-class Context:
-    """What the host did in a window."""
-
-    numbers: tuple[ContextNumber, ...]
-    changes: tuple[ContextChange, ...]
-    missing: tuple[str, ...]  # what could not be read, each with the reason
-
-
-@dataclass(frozen=True)
 class RequestReport:
     """One request: an exact partition of arrival to last byte, and what it rests on."""
 
@@ -354,6 +320,7 @@ class StepReport:
     worker_ns: int | None  # busy union of the workers' execute and sample calls
     ledger: Ledger
     context: Context | None = None  # as in RequestReport
+    requests: tuple[tuple[str, str], ...] = ()  # the client's id and the engine's, of each row
 
     @property
     def wall_ns(self) -> int:
@@ -415,3 +382,4 @@ class RunSummary:
     actors: tuple[tuple[str, int], ...] = ()  # label -> path time over all requests
     meta: tuple[tuple[str, str], ...] = ()
     ledger: Ledger = field(default_factory=Ledger)
+    host: HostReport | None = None  # None: the host was not read

@@ -27,6 +27,7 @@ from gpucorrelate.probes.agents.buffers import (
 from gpucorrelate.probes.agents.hot import NATIVE, Switch
 from gpucorrelate.probes.agents.spans import SpanRows
 from gpucorrelate.probes.agents.transport import DEFAULT_SOCKET, SOCKET_VARIABLE, Pace, Transport
+from gpucorrelate.probes.wire.roles import role_of_process
 from gpucorrelate.probes.wire.schema import BY_NAME, CapabilityState, WorkerPhase
 
 if TYPE_CHECKING:
@@ -336,15 +337,3 @@ _THREAD_MARKS: Mapping[str, str] = {
     "AsyncOutput": "output",
     "gpucorrelate": "agent",
 }
-
-
-def role_of_process(name: str) -> str:
-    """Role that the name of a ``multiprocessing`` process tells; empty when it tells none.
-
-    The engine names its processes ``EngineCore_DP0``, ``VllmWorker-1``, ``ApiServer_2``.
-    """
-    lowered = name.lower()
-    for mark, role in (("enginecore", "core"), ("worker", "worker"), ("apiserver", "api")):
-        if mark in lowered:
-            return role
-    return ""

@@ -10,16 +10,6 @@ from __future__ import annotations
 
 import re
 
-#: Parts of a process's name or title, in lower case: ``VLLM::EngineCore_DP0``,
-#: ``VLLM::Worker_TP1``, ``VllmWorker-1``, ``VLLM::APIServer_0``, ``VLLM::DPCoordinator``.
-#: Kernel names end after 15 bytes: ``VLLM::EngineCor``, ``VLLM::DPCoordin``.
-_PROCESSES = (
-    (re.compile(r"enginecor"), "core"),
-    (re.compile(r"worker(?:[_-]?(?:tp|pp|dp|ep|\d)|$)|vllmworker"), "worker"),
-    (re.compile(r"api_?server|vllm serve|vllm\.entrypoints"), "api"),
-    (re.compile(r"dpcoordin"), "coordinator"),
-)
-
 #: Names that libraries give to their threads, of which the kernel keeps 15 bytes, and names
 #: that Python has for the engine's (the kernel has them from Python 3.14 on).
 _THREADS = (
@@ -43,19 +33,6 @@ _THREADS = (
 )
 
 
-def role_of_process(name: str) -> str:
-    """Part that a process plays: ``api``, ``core``, ``worker``, ``coordinator``; or nothing.
-
-    Args:
-        name: Its name, title or command line.
-    """
-    lowered = name.lower()
-    for pattern, role in _PROCESSES:
-        if pattern.search(lowered):
-            return role
-    return ""
-
-
 def role_of(
     name: str,
     process: str = "",
@@ -69,7 +46,7 @@ def role_of(
 
     Args:
         name: The thread's name, the kernel's or Python's.
-        process: Part its process plays; see ``role_of_process``.
+        process: Part its process plays; see ``wire.roles``.
         leader: It is the process's first thread: it runs the API server's loop, the engine
             core's, the worker's.
         leader_name: Name of that first thread.

@@ -364,11 +364,6 @@ class StreamReader:
             del self.strings[next(iter(self.strings))]
 
 
-def encode_all(batches: Iterable[Batch]) -> bytes:
-    """The frames of several batches, one after another."""
-    return b"".join(encode(batch) for batch in batches)
-
-
 class StreamWriter:
     """Writer's side of one stream: numbers batches, states strings, keeps frames in bounds.
 

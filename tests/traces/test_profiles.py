@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gpucorrelate.correlator.capture import Capture
-from gpucorrelate.correlator.report import device_json, device_text
+from gpucorrelate.correlator.report import device_text
 from gpucorrelate.correlator.report.build import Run
 from gpucorrelate.probes.importers.choose import read_trace
 from gpucorrelate.probes.importers.recording import frames_of
 from gpucorrelate.probes.importers.rows import StepMatcher
 from gpucorrelate.probes.wire.frame import read_frames
 from tests.traces.test_import import FOLDER, GPU
+from tests.unit.profile_json import run_document
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +61,7 @@ def profile(*paths: Path) -> Run:
 
 def document(run: Run) -> dict[str, Any]:
     """What ``report --format json`` prints."""
-    return device_json.run_to_dict(run.devices.whole(), run.devices.reports())
+    return run_document(run.devices.whole(), run.devices.reports())
 
 
 def trace(name: str) -> Path:

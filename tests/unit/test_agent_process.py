@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpucorrelate.probes.agents import process
-from gpucorrelate.probes.agents.agent import Agent, role_of_process
+from gpucorrelate.probes.agents.agent import Agent
+from gpucorrelate.probes.wire.roles import role_of_process
 
 
 def test_gil_region_holds_the_runtime_and_is_mapped():

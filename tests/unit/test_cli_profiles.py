@@ -15,6 +15,7 @@ import pytest
 from gpucorrelate.cli.options import Source
 from gpucorrelate.cli.source import open_run
 from gpucorrelate.correlator.report import device_json
+from tests.unit.profile_json import run_document
 
 PID = 4711
 
@@ -63,6 +64,8 @@ def imported(run, tmp_path):
     code, shown, err = run("import", write(tmp_path / "t.json", EVENTS), "-o", out)
     assert (code, shown) == (0, "")
     assert err.startswith("gpucorrelate: 3 GPU records of 1 process, 2 steps, ")
+    # Of so small a file bytes or thousands of them, no fractions of a million.
+    assert re.search(r", [0-9.]+ (bytes|kB) in ", err)
     return out
 
 
@@ -329,9 +332,7 @@ def test_a_profile_is_written_as_it_is_made(two_ranks):
 
     device_json.write_run(devices.whole(), parts(), out)
     found = json.loads(out.getvalue())
-    assert found == json.loads(
-        json.dumps(device_json.run_to_dict(devices.whole(), devices.reports()))
-    )
+    assert found == run_document(devices.whole(), devices.reports())
     assert [len(one["segments"]) > 0 for one in found["steps"]] == [True] * 4
     lines = [line for line in out.getvalue().splitlines() if '"segments"' in line]
     assert [json.loads(line.rstrip(","))["step"] for line in lines] == [1, 2, 1, 2]
@@ -388,3 +389,13 @@ def test_every_key_of_a_profile_is_documented(run, two_ranks, args):
     assert f"`{found['schema']}`" in page
     if args[0] == "report":
         assert {"copies", "communication", "completion", "size_bytes", "waited_ns"} <= keys
+
+
+def test_of_many_processes_with_a_step_some_are_named_and_the_rest_counted(run, tmp_path):
+    out = tmp_path / "ranks.gpcf"
+    files = [write(tmp_path / f"rank{rank}.json", **_rank(rank)) for rank in range(8)]
+    assert run("import", *files, "-o", out)[0] == 0
+    code, _, err = run("report", "--step", 1, out)
+    assert code == 2
+    four = ", ".join(f"rank {n}" for n in range(4))
+    assert f"8 processes have a step 1: {four} and 4 more" in err

@@ -8,7 +8,7 @@ import json
 import pytest
 
 from gpucorrelate.cli.select import REQUEST_KEYS, STEP_KEYS
-from tests.unit.synth import Recording
+from tests.unit.synth import CORE, MS, Recording
 from tests.unit.test_requests import recording
 
 
@@ -299,3 +299,64 @@ def test_help_teaches_with_an_example(run, command):
     assert f"gpucorrelate {command}" in out.split("Examples:")[1]
     listed = run("--help")[1]
     assert f"\n  {command} " in listed
+
+
+@pytest.fixture(scope="module")
+def two_cores(tmp_path_factory):
+    """Two engine cores whose steps have the same numbers."""
+    made = Recording()
+    for stream, pid in ((4, CORE), (5, CORE + 1)):
+        made.process(stream, pid, "core")
+        made.wait(pid, 1, 2)
+        for number in (1, 2):
+            at = number * 10 * MS + pid
+            made.add("step_begin", stream, step=number, tid=pid, sched_start_ns=at,
+                     sched_end_ns=at + 1, start_ns=at + 1)  # fmt: skip
+            made.add("step_update", stream, step=number, tid=pid, start_ns=at + MS,
+                     end_ns=at + MS + 1)  # fmt: skip
+    return save(made, tmp_path_factory.mktemp("cores") / "r.gpcf")
+
+
+def test_a_step_of_several_engine_cores_is_asked_for_by_process(run, two_cores):
+    code, _, err = run("report", "--step", 1, two_cores)
+    assert code == 2
+    both = f"EngineCore/{CORE}, EngineCore/{CORE + 1}"
+    assert f"2 engine cores have a step 1: {both}" in err
+    assert "--process NAME" in err
+    for name in (f"EngineCore/{CORE + 1}", CORE + 1):
+        code, out, _ = run("report", "--step", 1, "--process", name, two_cores)
+        assert (code, out.splitlines()[0].split()[:2]) == (0, ["step", "1"])
+        assert f"EngineCore/{CORE + 1} " in out
+        assert f"EngineCore/{CORE} " not in out
+
+
+def test_a_process_that_did_no_step_is_not_found(run, two_cores, file):
+    code, _, err = run("report", "--step", 1, "--process", "nobody", two_cores)
+    assert code == 3
+    assert f"no process 'nobody' has steps (there are: EngineCore/{CORE}, " in err
+    code, out, _ = run("report", "--step", 3, "--process", "EngineCore", file)
+    assert (code, out[:6]) == (0, "step 3")
+
+
+def test_a_step_shows_the_ids_that_other_reports_show(run, file):
+    out = run("report", "--step", 3, file)[1]
+    (line,) = (line for line in out.splitlines() if line.startswith("requests"))
+    assert line.split() == ["requests", "x-1-0"]
+    document = json.loads(run("report", "--step", 3, "--format", "json", file)[1])
+    assert document["request_ids"] == ["x-1-0-ab"]
+    assert document["requests"] == [{"request_id": "x-1-0", "internal_id": "x-1-0-ab"}]
+
+
+@pytest.mark.parametrize(
+    ("command", "acts"),
+    [("report", True), ("compare", True), ("attach", True), ("check", False), ("tables", False),
+     ("steps", False), ("requests", False), ("status", False)],
+)  # fmt: skip
+def test_commands_take_top_where_it_acts(run, command, acts):
+    code, out, _ = run(command, "--help")
+    assert code == 0
+    assert ("--top" in out) == acts
+
+
+def test_a_profile_is_read_without_root_too(run):
+    assert "Nor does a GPU profile by PyTorch" in run("--help")[1]

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpucorrelate.correlator.context import HostContext
-from gpucorrelate.correlator.report import text_parts
+from gpucorrelate.correlator.report import text_context
 from gpucorrelate.correlator.report.build import Run
 from gpucorrelate.correlator.report.page import Page, TextOptions
 from gpucorrelate.probes.wire.schema import CapabilityState, Nature, WaitKind
 from tests.unit.synth import CORE, MS, Recording
 
 if TYPE_CHECKING:
-    from gpucorrelate.correlator.report.values import Context, ContextNumber
+    from gpucorrelate.correlator.report.context_values import Context, ContextNumber
 
 THROTTLED, PRESSURE, MEMORY = "cpu.stat.throttled", "cpu.pressure.some.total", "memory.current"
 
@@ -96,17 +96,20 @@ def test_what_matters_has_its_threshold_and_the_gravest_comes_first(host: Host) 
     host.read(500, 300, PRESSURE, "host", 60 * MS)
     host.read(100, 0, MEMORY, "cgroup:/a", 1)
     host.read(500, 300, MEMORY, "cgroup:/a", 2)
-    notes = {one.metric: one.note for one in host.of(200, 600).numbers}
+    notes = {one.metric: (one.note, one.least_ppm) for one in host.of(200, 600).numbers}
     assert notes == {
-        THROTTLED: "out of CPU quota (1% of the time or more)",
-        PRESSURE: "tasks wanted a CPU (10% of the time or more)",
-        MEMORY: "",
+        THROTTLED: ("out of CPU quota", 10_000),
+        PRESSURE: ("tasks wanted a CPU", 100_000),
+        MEMORY: ("", None),
     }
     page = io.StringIO()
-    text_parts.context(Page(page, TextOptions(width=200)), host.of(200, 600), ())
-    said = page.getvalue()
-    assert said.index("cgroup /a: out of CPU quota") < said.index("host: tasks wanted a CPU")
-    assert "50.0 ms of 300 ms" in said
+    text_context.context(Page(page, TextOptions(width=200)), host.of(200, 600))
+    quota, others = page.getvalue().splitlines()
+    assert quota == (
+        "CPU quota   cgroup /a: 0 of the path; the kernel counted 50.0 ms out of quota in 300 ms "
+        "for all of it, CPUs summed"
+    )
+    assert others == "context     tasks wanted a CPU (shown from 10% on): host 20.0% of 300 ms"
 
 
 def test_below_the_threshold_it_is_a_number_like_others(host: Host) -> None:
@@ -116,13 +119,19 @@ def test_below_the_threshold_it_is_a_number_like_others(host: Host) -> None:
     assert one.note == ""
 
 
-def test_what_speaks_of_another_time_more_than_of_this_is_not_worth_a_word() -> None:
+@pytest.mark.parametrize(
+    ("around_ms", "noted"), [(0, True), (50, True), (51, False), (900, False)]
+)
+def test_what_speaks_for_more_than_one_and_a_half_windows_is_not_worth_a_word(
+    around_ms: int, *, noted: bool
+) -> None:
     made = Host()
     made.read(100, 0, THROTTLED, "cgroup:/a", 0)
-    made.read(5000, 120, THROTTLED, "cgroup:/a", 4000 * MS)
+    made.read(2100 + around_ms, 2000, THROTTLED, "cgroup:/a", 4000 * MS)
     one = made.number(2000, 2100, THROTTLED)
     assert one is not None
-    assert one.note == ""
+    assert one.length_ns == (100 + around_ms) * MS
+    assert bool(one.note) == noted
 
 
 def test_changes_and_missing_sources(host: Host) -> None:

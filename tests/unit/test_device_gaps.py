@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 import io
-import json
 from typing import TYPE_CHECKING
 
 import pytest
 
-from gpucorrelate.correlator.report import device_json, device_text
+from gpucorrelate.correlator.report import device_text
 from gpucorrelate.correlator.report.page import TextOptions
 from gpucorrelate.probes.wire.schema import CopyKind, GpuOpKind
+from tests.unit.profile_json import step_document
 from tests.unit.test_device_truths import EVEN, LATE, TimeLine, ns, ranks
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def test_of_a_gap_without_a_launch_on_record_the_host_is_not_known() -> None:
     gap, report = only_gap(line)
     assert (gap.after.launch, gap.host, gap.completion) == (None, None, None)
     assert "host: not known, the launch is not on record" in text_of(report)
-    found = json.loads(json.dumps(device_json.step_to_dict(report)))["gaps"][0]
+    found = step_document(report)["gaps"][0]
     assert (found["host"], found["launch"], found["corresponds"]["launch"]) == (None, None, None)
 
 

@@ -18,13 +18,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpucorrelate.correlator import tables
-from gpucorrelate.correlator.report import compare, device_json, device_text, json
+from gpucorrelate.correlator.report import compare, device_text
 from gpucorrelate.correlator.report import tables as report_tables
 from gpucorrelate.correlator.report.build import Run
 from gpucorrelate.correlator.report.page import TextOptions
 from gpucorrelate.probes.wire.errors import GpucorrelateError
 from gpucorrelate.probes.wire.frame import StreamWriter, columns_of
 from gpucorrelate.probes.wire.schema import BY_NAME, CTYPES, GpuOpKind, SyncKind
+from tests.unit.profile_json import run_document
 from tests.unit.synth import Recording
 
 Row = tuple[str, int, dict[str, Any]]
@@ -89,9 +90,7 @@ def checked(run: Run) -> Run:
     assert 0 <= whole.gpu_busy_ns <= whole.gpu_sum_ns
     for row, step in zip(whole.steps, reports, strict=True):
         _step_holds(row, step)
-    out = io.StringIO()
-    json.write_document(device_json.run_to_dict(whole, reports), out)
-    assert len(json_.loads(out.getvalue())["steps"]) == len(reports)
+    assert len(run_document(whole, reports)["steps"]) == len(reports)
     for width in (60, 140):
         _renders(whole, reports, width)
     assert len(devices.slowest(3)) == min(3, len(reports))

@@ -11,6 +11,7 @@ import pytest
 from gpucorrelate.daemon import control, saved
 from gpucorrelate.daemon.config import GIB, MAX_SEGMENTS, MIB, DaemonConfig
 from gpucorrelate.verify.scenarios import CATALOGUE
+from scripts import metrics_page
 
 ROOT = Path(__file__).parents[2]
 CLI = (ROOT / "docs/cli.md").read_text(encoding="utf-8")
@@ -89,6 +90,14 @@ def test_every_scenario_of_verify_is_described() -> None:
     rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
     described = {name for row in rows for name in re.findall(r"`([a-z-]+)`", row)}
     assert {scenario.name for scenario in CATALOGUE} <= described
+
+
+def test_every_number_of_the_host_is_documented_as_the_code_has_it() -> None:
+    listed = [row.metric for group in metrics_page.groups() for row in group.rows]
+    assert len(listed) == len(set(listed))
+    assert set(listed) == metrics_page.declared()
+    assert metrics_page.PAGE.read_text(encoding="utf-8") == metrics_page.page()
+    assert "[docs/metrics.md](docs/metrics.md)" in README
 
 
 @pytest.mark.parametrize("page", ["README.md", "DEVELOPERS.md", *DOCS])

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from gpucorrelate.probes.host import process_metrics, processes, thread_metrics
 from gpucorrelate.probes.host.kernel_text import NO_LIMIT, limit, number
 from gpucorrelate.probes.host.reading import Metric
-from gpucorrelate.probes.host.thread_roles import role_of, role_of_process
+from gpucorrelate.probes.host.thread_roles import role_of
 from gpucorrelate.probes.host.thread_text import (
     Schedstat,
     Switches,
@@ -28,6 +28,7 @@ from gpucorrelate.probes.host.thread_text import (
     parse_wchan,
 )
 from gpucorrelate.probes.host.threads import ThreadPoller, ThreadRound
+from gpucorrelate.probes.wire.roles import role_of_process
 from tests.unit.daemon_kit import wait_for
 
 if TYPE_CHECKING:

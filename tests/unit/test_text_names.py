@@ -96,3 +96,10 @@ def test_of_several_readings_of_an_id_the_closest_counts():
         ("job-2", []),
     ):
         assert names.match_ids(wanted, ids) == places, wanted
+
+
+def test_of_many_names_it_is_said_how_many_are_not_named() -> None:
+    assert names.named([]) == ""
+    assert names.named(list("abcd")) == "a, b, c, d"
+    assert names.named(list("abcdefgh")) == "a, b, c, d and 4 more"
+    assert names.named(list("abc"), 2) == "a, b and 1 more"

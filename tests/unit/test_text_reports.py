@@ -326,3 +326,17 @@ def test_boundaries_name_a_run_of_steps_by_its_ends():
         "received", "tokenising", "tokenised", "sent", "admitted", "first scheduled",
         "step 72 update end", "last output", "last byte",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("decoding_us", "said"), [(0, False), (4_000, False), (20_000, True)])
+def test_decoding_before_the_first_token_is_explained_where_it_counts(decoding_us, said) -> None:
+    whole = samples.request()
+    path = list(whole.ttft_segments)
+    last = path[-1]
+    if decoding_us:
+        long = replace(last, start_ns=last.start_ns - decoding_us * 1_000)
+        path = digest.clip_segments(path, path[0].start_ns, long.start_ns)
+        path.append(replace(long, phase=PhaseName.DECODE))
+    text_ = rendered(text.render_request, replace(whole, ttft_segments=tuple(path)))
+    assert ("decode here: next steps that ran while the first token" in text_) == said
+    assert "DO NOT ADD UP" not in text_

@@ -83,3 +83,15 @@ def test_quantiles_are_values_that_occurred():
 def test_a_moment_reads_like_the_kernels_log():
     assert units.instant(1_234_567_890_123) == "1234.567890"
     assert units.instant(5) == "0.000000"
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [
+        (0, "0 bytes"), (1, "1 byte"), (999, "999 bytes"), (1000, "1.00 kB"), (3_210, "3.21 kB"),
+        (9_994, "9.99 kB"), (9_996, "10.0 kB"), (99_960, "100 kB"), (999_400, "999 kB"),
+        (999_600, "1.00 MB"), (71_200_000_000, "71.2 GB"), (5_000_000_000_000_000, "5000 TB"),
+    ],
+)  # fmt: skip
+def test_sizes_have_the_unit_that_suits_them(size_bytes: int, text: str) -> None:
+    assert units.size(size_bytes) == text

@@ -7,13 +7,13 @@ import time
 from threading import get_native_id
 from typing import TYPE_CHECKING, Any
 
-from gpucorrelate.probes.agents.agent import role_of_process
 from gpucorrelate.probes.agents.hot import RunnerMemo, accelerated
 from gpucorrelate.probes.agents.process import process_name
 from gpucorrelate.probes.agents.vllm.contract import NEEDS, PART_WORKER, RUNNER_V2_NEEDS
 from gpucorrelate.probes.agents.vllm.engine import STEP
 from gpucorrelate.probes.agents.vllm.patch import checked, wrap
 from gpucorrelate.probes.agents.vllm.rowsets import ListRowsets
+from gpucorrelate.probes.wire.roles import role_of_process
 from gpucorrelate.probes.wire.schema import WorkerPhase
 
 if TYPE_CHECKING:
