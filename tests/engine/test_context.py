@@ -194,7 +194,10 @@ def test_a_requests_context_tells_the_limit(quota: Quota) -> None:
     for report in quota.traced.reports("quota").values():
         whole_ns = report.end_ns - report.arrival_ns
         # The counters are read a few times a second: what is shorter is not told surely.
-        if whole_ns < 1000 * _MS or quota.truth_ns(report.arrival_ns, report.end_ns) < whole_ns / 4:
+        if (
+            whole_ns < 1000 * _MS
+            or quota.truth_ns(report.arrival_ns, report.end_ns) < whole_ns / 4
+        ):
             continue
         judged += 1
         assert report.context is not None
