@@ -10,9 +10,10 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
+from gpucorrelate.cli.backend import backend_option
 from gpucorrelate.cli.command import Command
 from gpucorrelate.cli.options import COUNT, JSON, Look, format_option, look_options
-from gpucorrelate.probes.wire.errors import EXIT_INCOMPLETE, EXIT_OK
+from gpucorrelate.probes.wire.errors import EXIT_INCOMPLETE, EXIT_OK, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, readable=False),
     help="Write the JSON there, besides what is printed.",
 )
+@backend_option
 @format_option
 @look_options
 def verify(
@@ -60,6 +62,7 @@ def verify(
     names: tuple[str, ...],
     seed: int,
     output: Path | None,
+    backend: str,
     form: str,
     look: Look,
 ) -> int:
@@ -87,14 +90,20 @@ def verify(
         raise click.UsageError(f"no scenario {exc.args[0]!r}; there are {known}") from exc
     rounds = runs.QUICK_ROUNDS if quick else runs.ROUNDS
     with _progress(len(scenarios)) as progress:
-        report = runs.run(scenarios, rounds=rounds, seed=seed, progress=progress)
+        report = runs.run(scenarios, rounds=rounds, seed=seed, backend=backend, progress=progress)
+    broken = None
     if output is not None:
-        with whole_file(output) as out:
-            write_document(document(report), out)
+        try:
+            with whole_file(output) as out:
+                write_document(document(report), out)
+        except StoreError as exc:
+            broken = exc  # what has been found out is shown all the same
     if form == JSON:
         write_document(document(report), sys.stdout)
     else:
         _text(report, look, sys.stdout)
+    if broken is not None:
+        raise broken
     return EXIT_OK if report.passed else EXIT_INCOMPLETE
 
 

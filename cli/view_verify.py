@@ -9,6 +9,7 @@ from typing import IO, TYPE_CHECKING
 from gpucorrelate.correlator.report.names import pad, rjust, width_of
 from gpucorrelate.correlator.report.page import BAD, DIM, GOOD, HEAD, Page, TextOptions
 from gpucorrelate.correlator.report.units import plural
+from gpucorrelate.probes.wire.schema import CapabilityState
 from gpucorrelate.verify import score as scores
 
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ def _confusion(page: Page, total: Score) -> None:
     made: dict[str, Counter[str]] = {}
     for expected, found, length_ns in total.confusion:
         made.setdefault(expected.replace("|", " or "), Counter())[str(found)] += length_ns
+    if not made:
+        return
     page.heading("what was made, and what was said of it", "ms")
     width = max(map(width_of, made))
     for expected, said in made.items():
@@ -87,15 +90,35 @@ def _verdict(page: Page, report: Report) -> None:
         page.worded(
             "not here", f"{plural(len(wrong), 'cause')} of {tried}: {', '.join(wrong)}", BAD
         )
+    elif not tried:
+        page.line(("nothing of this could be tried here", BAD))
     elif report.passed:
         page.line((f"all {plural(tried, 'cause')} can be attributed here", GOOD))
     else:
         page.line(
             (f"all {plural(tried, 'cause')} can be attributed, all together too little", BAD)
         )
+    for one in report.capabilities:
+        if one.state is CapabilityState.OFF:
+            page.worded("not seen", f"{one.source}: {one.reason}", BAD)
+        elif one.reason:
+            page.worded("lacking", f"{one.source}: {one.reason}")
+    _limited(page, report.total)
     error = report.total.boundary_ns(0.95)
     if error is not None and error >= scores.BOUNDARY_TARGET_NS:
         limit = _length(scores.BOUNDARY_TARGET_NS)
         page.worded(
             "note", f"boundaries are missed by more than {limit}, as on a machine that is busy"
+        )
+
+
+def _limited(page: Page, total: Score) -> None:
+    """What is true of the host and part of no delay: its own quota held controls up."""
+    if total.limited_ns:
+        share = 100 * total.limited_ns / total.control_ns
+        page.worded(
+            "note",
+            f"the CPU quota of this process's own cgroup took {total.limited_ns / 1e6:.1f} ms, "
+            f"{share:.1f}%, of the operations without a delay: said so, counted so by the kernel, "
+            "and not false",
         )

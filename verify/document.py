@@ -33,6 +33,10 @@ def document(report: Report) -> dict[str, Any]:
         "version": gpucorrelate.__version__,
         "passed": report.passed,
         "targets": dict(TARGETS),
+        "capabilities": [
+            {"source": one.source, "state": one.state.name.lower(), "reason": one.reason}
+            for one in report.capabilities
+        ],
         "scenarios": [_scenario(result) for result in report.results if result.score is not None],
         "total": {**_score(report.total), "within_targets": report.total.within_targets},
         "not_played": [_not_played(result) for result in report.results if result.score is None],
@@ -61,6 +65,7 @@ def _score(score: Score) -> dict[str, Any]:
         "culprit_share": score.culprit_share,
         "unknown_share": score.unknown_share,
         "false_share": score.false_share,
+        "limited_ns": score.limited_ns,
         "spill_share": score.spill_share,
         "boundary_median_ns": score.boundary_ns(0.5),
         "boundary_p95_ns": score.boundary_ns(0.95),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -22,10 +23,14 @@ from gpucorrelate.correlator.capture import Capture
 from gpucorrelate.correlator.causes import Describer
 from gpucorrelate.correlator.walk import LegSpec, Walker
 from gpucorrelate.probes.ebpf.tracer import Tracer, TracerConfig
-from gpucorrelate.probes.wire.errors import GpucorrelateError
+from gpucorrelate.probes.wire.errors import (
+    GpucorrelateError,
+    KernelSupportError,
+    NoSuchProcessError,
+)
 from gpucorrelate.probes.wire.frame import Decoder, StreamWriter, columns_of
 from gpucorrelate.probes.wire.schema import BY_NAME, SessionEvent
-from gpucorrelate.verify.scenarios.cpu import remove_quota
+from gpucorrelate.verify.scenarios.quota import remove_left_behind
 from gpucorrelate.verify.truth import Played, read_log
 
 if TYPE_CHECKING:
@@ -53,13 +58,25 @@ def now() -> int:
 
 
 @contextlib.contextmanager
-def tracer() -> Iterator[Tracer]:
+def tracer(backend: str = "auto") -> Iterator[Tracer]:
     """The kernel probes with everything on that a scenario needs.
+
+    Args:
+        backend: What loads them, see ``TracerConfig``.
 
     Raises:
         ProbeError: they do not work here.
     """
-    made = Tracer.start(TracerConfig(yields=True))
+    try:
+        here = os.readlink("/proc/self") == str(os.getpid())  # noqa: PTH115 - a number, no path
+    except OSError:
+        here = False
+    if not here:
+        raise KernelSupportError(
+            "/proc shows another pid namespace than this process's own, or is not there",
+            hint="mount its own: unshare --pid --fork --mount-proc",
+        )
+    made = Tracer.start(TracerConfig(yields=True, backend=backend))
     try:
         yield made
     finally:
@@ -114,6 +131,18 @@ class Recording:
         return Capture.from_batches(item[0] if isinstance(item, tuple) else item for item in items)
 
 
+def host_ids(capture: Capture) -> dict[int, int]:
+    """Thread ids of this pid namespace to those of the initial one.
+
+    Scenarios know the ids of the namespace that all of this runs in; the kernel probes see those
+    of the initial one. A stranger's may be of another namespace: those of traced processes win.
+    """
+    task, traced = capture.table("task"), set(capture.table("session")["tgid"].tolist())
+    columns = (task[name].tolist() for name in ("ns_tid", "tid", "tgid"))
+    rows = sorted(zip(*columns, strict=True), key=lambda row: row[2] in traced)
+    return {inside: tid for inside, tid, _ in rows if inside}
+
+
 def explain(capture: Capture, operations: Sequence[Operation]) -> tuple[tuple[Segment, ...], ...]:
     """The path of each operation, as reports have it."""
     states = states_.build(capture)
@@ -130,8 +159,14 @@ class _Player:
         self._name = scenario.name
         command = [sys.executable, "-m", "gpucorrelate.verify.scenarios", scenario.name]
         command += [str(seed), str(rounds)]
+        # In a process group of its own: what a terminal's Ctrl-C ends is this process, which ends
+        # the scenario, and not a peer that was about to let the scenario go on.
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            process_group=0,
         )
         self._pending = b""
 
@@ -167,6 +202,12 @@ class _Player:
         self.process.stdin.write(b"\n")
         self.process.stdin.flush()
 
+    def stop(self) -> None:
+        """Break it off, whatever it is doing; it may be stopped."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            self.process.send_signal(signal.SIGCONT)
+
     def end(self) -> None:
         """Let it go, whatever state it is in."""
         if self.process.poll() is None and self.process.stdin is not None:
@@ -200,9 +241,12 @@ def play(tracer: Tracer, scenario: Scenario, *, seed: int, rounds: int) -> Playe
     player = _Player(scenario, seed, min(rounds, scenario.rounds or rounds))
     try:
         return _played(tracer, scenario.name, player)
+    except BaseException:
+        player.stop()
+        raise
     finally:
         player.end()
-        remove_quota(player.process.pid)
+        remove_left_behind()
 
 
 def _played(tracer: Tracer, name: str, player: _Player) -> Played:
@@ -210,12 +254,19 @@ def _played(tracer: Tracer, name: str, player: _Player) -> Played:
     if first.startswith(_IMPOSSIBLE):
         return Played(name, impossible=first.removeprefix(_IMPOSSIBLE))
     recording, pid = Recording(), player.process.pid
-    recording.rows("stream", [(_KERNEL, 0, 0, "ebpf", "kernel"), (_AGENT, pid, 0, "verify", "")])
+    tracer.drain(StreamWriter().strings)  # what is left of others
+    before = tracer.targets()
+    try:
+        tracer.add_target(pid)
+    except NoSuchProcessError as exc:
+        raise PlayError(f"{name}: it ended before it began") from exc
+    (host_pid,) = tracer.targets() - before
+    recording.rows(
+        "stream", [(_KERNEL, 0, 0, "ebpf", "kernel"), (_AGENT, host_pid, 0, "verify", "")]
+    )
     told = [(now(), "fault_trap_ns", str(tracer.fault_trap_ns))]
     recording.rows("meta", told)
-    tracer.drain(StreamWriter().strings)  # what is left of others
-    tracer.add_target(pid)
-    recording.event(SessionEvent.ATTACHED, pid)
+    recording.event(SessionEvent.ATTACHED, host_pid)
     player.go()
     lines: list[str] = []
     for line in player.lines(lambda: recording.drain(tracer)):
@@ -223,10 +274,12 @@ def _played(tracer: Tracer, name: str, player: _Player) -> Played:
             break
         lines.append(line)
     recording.drain(tracer, close=True)
-    recording.event(SessionEvent.DETACHED, pid)
-    for tgid in tracer.targets():
-        tracer.remove_target(tgid)
+    recording.event(SessionEvent.DETACHED, host_pid)
+    tracer.remove_target(pid)  # its peers have ended
     log = read_log(lines)
     recording.rows("meta", [(now(), key, value) for key, value in log.facts if value], _AGENT)
-    explained = explain(recording.capture(), log.operations)
+    capture = recording.capture()
+    if host_pid != pid:
+        log = log.renamed(host_ids(capture))
+    explained = explain(capture, log.operations)
     return Played(name, log.operations, log.injections, explained)

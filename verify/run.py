@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING
 from gpucorrelate.verify import score
 from gpucorrelate.verify.observe import PlayError, play, tracer
 from gpucorrelate.verify.scenarios import CATALOGUE
+from gpucorrelate.verify.scenarios.quota import remove_left_behind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from gpucorrelate.probes.ebpf.tracer import Tracer
+    from gpucorrelate.probes.ebpf.values import Capability
     from gpucorrelate.verify.scenarios import Scenario
 
 #: Operations with delays in each scenario; there are as many controls.
@@ -52,10 +55,12 @@ class Report:
     Attributes:
         results: The scenarios, in order.
         total: All that were played as one.
+        capabilities: Which sources of evidence work here, and what is lost without the others.
     """
 
     results: tuple[Result, ...]
     total: score.Score
+    capabilities: tuple[Capability, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -81,6 +86,7 @@ def run(
     *,
     rounds: int,
     seed: int = 1,
+    backend: str = "auto",
     progress: Callable[[str], object] = lambda name: None,
 ) -> Report:
     """Play scenarios one after another.
@@ -89,28 +95,35 @@ def run(
         scenarios: Which.
         rounds: Operations with delays in each.
         seed: Of the random numbers that lengths and moments are drawn with.
+        backend: What loads the kernel probes, see ``TracerConfig``.
         progress: Called with the name of each as it begins.
 
     Raises:
         ProbeError: the kernel probes do not work here.
     """
-    results = tuple(_results(scenarios, rounds, seed, progress))
+    remove_left_behind()
+    with tracer(backend) as probes:
+        results = tuple(_results(probes, scenarios, rounds, seed, progress))
+        capabilities = probes.capabilities()
     scores = [result.score for result in results if result.score is not None]
-    return Report(results, score.total(scores))
+    return Report(results, score.total(scores), capabilities)
 
 
 def _results(
-    scenarios: Sequence[Scenario], rounds: int, seed: int, progress: Callable[[str], object]
+    probes: Tracer,
+    scenarios: Sequence[Scenario],
+    rounds: int,
+    seed: int,
+    progress: Callable[[str], object],
 ) -> Iterator[Result]:
-    with tracer() as probes:
-        for scenario in scenarios:
-            progress(scenario.name)
-            try:
-                played = play(probes, scenario, seed=seed, rounds=rounds)
-            except PlayError as exc:
-                yield Result(scenario.name, scenario.cause, failed=exc.message)
-                continue
-            if played.impossible:
-                yield Result(scenario.name, scenario.cause, impossible=played.impossible)
-                continue
-            yield Result(scenario.name, scenario.cause, score.of(played))
+    for scenario in scenarios:
+        progress(scenario.name)
+        try:
+            played = play(probes, scenario, seed=seed, rounds=rounds)
+        except PlayError as exc:
+            yield Result(scenario.name, scenario.cause, failed=exc.message)
+            continue
+        if played.impossible:
+            yield Result(scenario.name, scenario.cause, impossible=played.impossible)
+            continue
+        yield Result(scenario.name, scenario.cause, score.of(played))

@@ -44,6 +44,7 @@ class Score:
         unknown_ns: Of it, not explained or not observed, where more could be known.
         control_ns: Lengths of the controls.
         false_ns: Of it, blamed on what was not there.
+        limited_ns: Of it, said to be without CPU quota, and so it was by the kernel's count.
         outside_ns: In operations with injections, the time outside of these.
         spill_ns: Of it, blamed on the injection's culprit all the same.
         errors_ns: How far each start and end of an injection was missed, ascending.
@@ -60,6 +61,7 @@ class Score:
     unknown_ns: int = 0
     control_ns: int = 0
     false_ns: int = 0
+    limited_ns: int = 0
     outside_ns: int = 0
     spill_ns: int = 0
     errors_ns: tuple[int, ...] = ()
@@ -159,7 +161,7 @@ def total(scores: Iterable[Score], name: str = "total") -> Score:
 
 _SUMMED = (
     "operations", "controls", "injections", "injected_ns", "category_ns", "culprit_ns",
-    "unknown_ns", "control_ns", "false_ns", "outside_ns", "spill_ns",
+    "unknown_ns", "control_ns", "false_ns", "limited_ns", "outside_ns", "spill_ns",
 )  # fmt: skip
 Confusion = tuple[tuple[str, Category, int], ...]
 
@@ -234,6 +236,9 @@ class _Sums:
         spans = [(one.start_ns, one.end_ns) for one in known]
         pieces = list(_without(segments, spans, (op.start_ns, op.end_ns)))
         self._ns["false_ns"] += false_ns(op, pieces, real)
+        if op.accounts is not None:
+            said = sum(end - start for segment, start, end in pieces if _is_throttled(segment))
+            self._ns["limited_ns"] += min(said, op.accounts.throttled_ns)
 
 
 Piece = tuple["Segment", int, int]
@@ -242,32 +247,34 @@ Piece = tuple["Segment", int, int]
 def false_ns(op: Operation, pieces: Sequence[Piece], real: Sequence[Injection]) -> int:
     """How much of a control is blamed on what cannot have been there.
 
-    Time blamed on who or what is at fault in the injected operations; page faults where there
-    were none; and time off the CPU beyond what the kernel's own accounts of the thread leave.
-    Where two of these hold of the same time it counts once.
+    Time blamed on who or what is at fault in the injected operations; on a CPU quota, for longer
+    than the kernel counted for the cgroup; page faults where there were none; and time off the CPU
+    beyond what the kernel's own accounts of the thread leave. Where two of these hold of the same
+    time it counts once.
 
     Args:
         op: The control.
         pieces: What was said of it, with the time each piece covers.
         real: Injections of the scenario's other operations.
     """
-    blamed = sum(
-        end - start
-        for segment, start, end in pieces
-        if segment.category is Category.THROTTLED
-        or any(blames(segment, one) for one in real if one.culprits)
-    )
-    if op.accounts is None:
-        return blamed
 
     def found(check: Callable[[Segment], bool]) -> int:
         return sum(end - start for segment, start, end in pieces if check(segment))
+
+    def is_blamed(segment: Segment) -> bool:
+        return any(blames(segment, one) for one in real if one.culprits)
+
+    accounts = op.accounts
+    blamed = found(is_blamed)
+    throttled = found(lambda s: _is_throttled(s) and not is_blamed(s))
+    if accounts is None:
+        return blamed + throttled
+    blamed += max(0, throttled - accounts.throttled_ns)
 
     def is_off(segment: Segment) -> bool:
         known = segment.category not in UNKNOWN
         return known and (segment.actor.tid != op.tid or segment.category not in _RUNNING)
 
-    accounts = op.accounts
     away = max(0, op.end_ns - op.start_ns - accounts.cpu_ns) + accounts.notice_ns
     excess = found(is_off) - away
     blocked = found(lambda s: is_off(s) and s.category not in _QUEUED)
@@ -276,6 +283,10 @@ def false_ns(op: Operation, pieces: Sequence[Piece], real: Sequence[Injection]) 
     if not accounts.faults:
         faulted = found(lambda s: s.category is Category.PAGE_FAULT and s.actor.tid == op.tid)
     return max(blamed, excess, 0) + faulted
+
+
+def _is_throttled(segment: Segment) -> bool:
+    return segment.category is Category.THROTTLED
 
 
 def judged_ns(tid: int, injection: Injection, segments: Sequence[Segment]) -> int:

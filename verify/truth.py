@@ -8,13 +8,13 @@ engine are judged by the same values.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gpucorrelate.correlator.report.values import Category
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from gpucorrelate.correlator.report.values import Segment
 
@@ -27,6 +27,8 @@ class Accounts:
         cpu_ns: On a CPU.
         queued_ns: Ready and without a CPU.
         faults: Page faults, of either sort.
+        throttled_ns: For how long its cgroup was out of quota, its own or that of one above, all
+            CPUs together: no thread of it was throttled for longer.
         notice_ns: What CPUs took to notice that they were needed, as a rule, all together: whether
             that is running or not is seen differently from different places in the kernel.
     """
@@ -35,6 +37,7 @@ class Accounts:
     queued_ns: int
     faults: int
     notice_ns: int = 0
+    throttled_ns: int = 0
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,17 @@ class Log:
     injections: tuple[Injection, ...]
     facts: tuple[tuple[str, str], ...]
 
+    def renamed(self, ids: Mapping[int, int]) -> Log:
+        """The log with other thread ids, where there are others."""
+        return replace(
+            self,
+            operations=tuple(replace(op, tid=ids.get(op.tid, op.tid)) for op in self.operations),
+            injections=tuple(
+                replace(one, culprits=frozenset(ids.get(tid, tid) for tid in one.culprits))
+                for one in self.injections
+            ),
+        )
+
 
 def read_log(lines: Iterable[str]) -> Log:
     """The log that a scenario printed.
@@ -154,7 +168,9 @@ def _operation(row: dict[str, Any]) -> Operation:
         row["tid"],
         row["start_ns"],
         row["end_ns"],
-        Accounts(row["cpu_ns"], row["queued_ns"], row["faults"], row["notice_ns"]),
+        Accounts(
+            row["cpu_ns"], row["queued_ns"], row["faults"], row["notice_ns"], row["throttled_ns"]
+        ),
     )
 
 

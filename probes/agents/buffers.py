@@ -271,6 +271,10 @@ class RowsetRows:
         self._drops = drops
         self._held = 0
 
+    def __len__(self) -> int:
+        """Rows of the statements that wait."""
+        return self._held
+
     def put(self, statement: Statement) -> bool:
         """Keep a statement; False when it was refused (its rows are counted as dropped)."""
         rows = len(statement[1])

@@ -60,6 +60,9 @@ class Source(Protocol):
     def kind(self) -> Kind:
         """Kind of its rows."""
 
+    def __len__(self) -> int:
+        """Rows that wait in it."""
+
     def take(self) -> list[Any]:
         """Remove and return what is there."""
 
@@ -359,11 +362,24 @@ class Transport:
             self._on = False
             self._owner.stopped()
             self._collect()
-            self._discard()
+            self._give_up()
 
     def _discard(self) -> None:
         for source in self._sources:
             source.take()
+
+    def _give_up(self) -> None:
+        """Throw away what a daemon that is behind, or gone, was not given before the stop.
+
+        It is counted, and told at once: the next session must not be charged with it.
+        """
+        left = sum(map(len, self._sources))
+        self._discard()
+        if left:
+            self._drops.add(left)
+            nothing = (b"",) * len(STREAM.columns)
+            for frame in self._writer.frames(STREAM, 0, nothing, drops=self._drops.count):
+                self._queue(frame)
 
     def _collect(self) -> None:
         """Rows to frames, unless the socket has not even taken the last ones yet."""

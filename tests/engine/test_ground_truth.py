@@ -32,6 +32,7 @@ _TOLERANCE_NS = 1_000_000
 #: Faults whose length the tolerance can tell from nothing.
 _MIN_NS = 5_000_000
 _LOADS = 4
+_FIRSTS, _IDLE_S = 4, 1.5
 _NO_CPU = {Category.RUN_QUEUE, Category.PREEMPTED, Category.THROTTLED}
 _RUNNING = {Category.CPU, Category.PAGE_FAULT, Category.DISK}
 
@@ -44,11 +45,29 @@ class Lab:
         self.daemon = daemon
         self.server = server
 
+    def first_request(self, kind: str, tag: str, *, idle_s: float) -> Traced:
+        """Trace one request, the first there is, with a fault in its first step.
+
+        The engine had another one before: its worker waits for a message when tracing begins.
+        It polls for a second, and then blocks.
+        """
+        load(self.server.url, mixed_requests(1, tag=f"{tag}-before"), concurrency=1)
+        time.sleep(idle_s)
+        session = self.daemon.attach(self.server.pid, agents=3)
+        flag = self.folder / "flags" / kind
+        flag.touch()
+        results = load(self.server.url, mixed_requests(1, tag=tag), concurrency=1)
+        flag.unlink()
+        time.sleep(0.2)
+        self.daemon.client.detach(session=session.session)
+        assert results[0].ok
+        capture = capture_of(self.daemon.client, session.session, results)
+        truth = [row for row in read_truth(self.folder) if results[0].start_ns < row.start_ns]
+        return Traced.of(SYNC, self.server.pid, results, capture, truth)
+
     def traced_load(self, kind: str) -> Traced:
         """Trace a load with one fault switched on in it."""
         session = self.daemon.attach(self.server.pid, agents=3)
-        # What a worker polled for when tracing began is not on record: it is behind us then.
-        load(self.server.url, mixed_requests(2, tag=f"{kind}-first"), concurrency=1)
         flag = self.folder / "flags" / kind
         flag.touch()
         results = []
@@ -267,3 +286,20 @@ def test_sleep_before_scheduling(lab: Lab) -> None:
                 right += _agrees(on_path_ns, length_ns - busy_ns - sleep.ready_ns, length_ns)
     assert judged
     assert right >= 0.95 * judged, f"{right} of {judged} reports show the sleep as long"
+
+
+def test_the_first_step_is_not_charged_to_a_worker_that_waits_for_it(lab: Lab) -> None:
+    """What a worker waits for when tracing begins is found as any other message."""
+    kind = "core.schedule.sleep"
+    slept_ns = blamed_ns = 0
+    for n in range(_FIRSTS):
+        traced = lab.first_request(kind, f"first{n}", idle_s=_IDLE_S * (n % 2))
+        (report,) = traced.reports().values()
+        first = next(row for row in traced.truth if row.kind == kind)
+        (worker,) = {int(tid) for tid in traced.capture.table("worker_step")["tid"]}
+        assert traced.capture.table("worker_step")["start_ns"].min() > first.start_ns
+        slept_ns += first.end_ns - first.start_ns - first.ready_ns
+        blamed_ns += _blamed_ns(report.segments, first.tid, first.start_ns, first.end_ns)
+        charged_ns = _blamed_ns(report.segments, worker, first.start_ns, first.end_ns)
+        assert charged_ns < 0.05 * (first.end_ns - first.start_ns)
+    assert blamed_ns >= 0.95 * slept_ns, f"{blamed_ns / slept_ns:.0%} blamed on who slept"

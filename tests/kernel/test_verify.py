@@ -30,8 +30,8 @@ _ENV = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 @pytest.fixture(scope="module")
-def tracer() -> Iterator[Tracer]:
-    with observe.tracer() as made:
+def tracer(backend: str) -> Iterator[Tracer]:
+    with observe.tracer(backend) as made:
         yield made
 
 
@@ -115,11 +115,7 @@ def _scenarios_of(pid: int) -> list[int]:
 
 
 def _gone(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return True
-    return state == "Z"
+    return _state(pid) in {"", "Z"}
 
 
 def test_nothing_is_left_when_it_is_killed() -> None:
@@ -138,9 +134,52 @@ def test_nothing_is_left_when_it_is_killed() -> None:
     assert _cgroups() == cgroups
 
 
+def test_what_all_of_a_killed_run_leaves_the_next_one_removes() -> None:
+    if not (cgroups := _cgroups()):
+        pytest.skip("no cgroup with a quota")
+    with subprocess.Popen(
+        [*GPUCORRELATE, "verify", "--scenario", "cpu-quota"], env=_ENV, stdout=subprocess.PIPE
+    ) as made:
+        wait_until(lambda: _cgroups() > cgroups, "the scenario's cgroup", 30)
+        children = _scenarios_of(made.pid)
+        for pid in children:  # before its parent: it cannot clean up
+            os.kill(pid, signal.SIGSTOP)
+            os.kill(pid, signal.SIGKILL)
+        made.send_signal(signal.SIGKILL)
+    wait_until(lambda: all(map(_gone, children)), "the scenario is gone", 30)
+    assert _cgroups() > cgroups
+    subprocess.run(
+        [*GPUCORRELATE, "verify", "--quick", "--scenario", "timerfd"],
+        env=_ENV,
+        stdout=subprocess.DEVNULL,
+        check=False,
+    )
+    assert _cgroups() == cgroups
+
+
+def test_ctrl_c_is_for_the_command_which_ends_its_scenario() -> None:
+    """A peer that has stopped the scenario must live to let it go on."""
+    with subprocess.Popen(
+        [*GPUCORRELATE, "verify", "--scenario", "sigstop"], env=_ENV, stdout=subprocess.PIPE
+    ) as made:
+        children = wait_until(lambda: _scenarios_of(made.pid), "the scenario", 30)
+        wait_until(lambda: _state(children[0]) == "T", "it is stopped", 30)
+        assert [os.getpgid(pid) for pid in children] == children
+        made.send_signal(signal.SIGINT)
+        assert made.wait(60) == 130
+    assert all(map(_gone, children))
+
+
+def _state(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
 def _cgroups() -> frozenset[str]:
     """The cgroups of scenarios, and a word of where they would be."""
-    from gpucorrelate.verify.scenarios.cpu import quota_folder
+    from gpucorrelate.verify.scenarios.quota import quota_folder
 
     base = quota_folder()
     if base is None:

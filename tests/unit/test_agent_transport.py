@@ -163,6 +163,39 @@ def test_a_hung_daemon_costs_rows_not_memory_nor_time(agent, peer):
     assert len(numbers(peer)) + agent.drops.count == total + 1
 
 
+def test_what_a_stop_finds_unsent_is_counted_and_told(agent, peer):
+    """A daemon that is behind says stop: what the socket has no room for is lost."""
+    started(agent, peer)
+    total = clog(agent)
+    for n in range(total, total + 100):
+        put(agent, n)
+    peer.tell(Stop())
+    wait_until(lambda: agent.drops.count >= 100)
+    assert not agent.on
+    peer.read(lambda: peer.reader.drops == agent.drops.count)
+    assert len(numbers(peer)) + peer.reader.drops == total + 100
+    lost = agent.drops.count
+    peer.tell(Start("next"))
+    wait_until(lambda: agent.on)
+    put(agent, -7)
+    peer.read(lambda: numbers(peer)[-1] == -7)
+    assert peer.reader.drops == lost, "the next session is not charged with it"
+
+
+def test_what_waits_for_a_daemon_that_never_comes_back_is_counted(agent, listener):
+    agent.transport.run()
+    peer = started(agent, listener.accept())
+    peer.read(lambda: "thread" in peer.rows)
+    listener.close()
+    peer.close()
+    wait_until(lambda: not agent.transport.connected)
+    for n in range(10):
+        put(agent, n)
+    wait_until(lambda: agent.drops.count >= 10)
+    assert not agent.on
+    assert len(agent.rows("span")) == 0
+
+
 def test_numbers_continue_over_a_restart_and_strings_are_stated_again(agent, listener):
     agent.transport.run()
     first = started(agent, listener.accept())

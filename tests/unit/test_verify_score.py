@@ -238,6 +238,34 @@ def test_what_is_false_in_a_control(answer: list[Segment], expected_ms: int) -> 
     assert false(*answer) == expected_ms * MS
 
 
+def limited(*segments: Segment, counted_ms: int, queued_ms: int = 5) -> score.Score:
+    accounts = Accounts(5 * MS, queued_ms * MS, 0, throttled_ns=counted_ms * MS)
+    control = replace(CONTROL, accounts=accounts)
+    right = (OWN[0], segment(2, 8, Category.SLEEP, HOLDER), OWN[1])
+    return score.of(Played("made", (OP, control), (HELD,), (right, segments)))
+
+
+def test_a_quota_of_the_hosts_own_is_no_error_and_is_told() -> None:
+    """It is true that a control was throttled, for as long as the cgroup's own counter says."""
+    answer = (segment(20, 24, Category.THROTTLED), segment(24, 30, Category.CPU))
+    for counted_ms, false_ms, limited_ms in ((9, 0, 4), (4, 0, 4), (3, 1, 3), (0, 4, 0)):
+        found = limited(*answer, counted_ms=counted_ms)
+        assert (found.false_ns, found.limited_ns) == (false_ms * MS, limited_ms * MS)
+    assert score.total([found, limited(*answer, counted_ms=9)]).limited_ns == 4 * MS
+
+
+def test_a_quota_excuses_nothing_but_itself() -> None:
+    """Not more than the thread was off its CPU; not another category; not who is to blame."""
+    longer = (segment(20, 29, Category.THROTTLED), segment(29, 30, Category.CPU))
+    assert limited(*longer, counted_ms=10).false_ns == 4 * MS
+    other = (segment(20, 24, Category.EXTERNAL), segment(24, 30, Category.CPU))
+    assert limited(*other, counted_ms=10).false_ns == 4 * MS
+    holder = (segment(20, 24, Category.THROTTLED, HOLDER), segment(24, 30, Category.CPU))
+    assert limited(*holder, counted_ms=10).false_ns == 4 * MS
+    fault = (segment(20, 24, Category.PAGE_FAULT), segment(24, 30, Category.CPU))
+    assert limited(*fault, counted_ms=10).false_ns == 4 * MS
+
+
 def test_a_control_without_accounts_is_judged_by_who_is_blamed() -> None:
     control = replace(CONTROL, accounts=None)
     assert false(segment(20, 30, Category.SLEEP, STRANGER), control=control) == 0
@@ -298,6 +326,7 @@ def test_the_document_has_what_is_promised_of_it() -> None:
         assert (row["category_share"], row["culprit_share"]) == (1, 1)
         assert (row["unknown_share"], row["boundary_p95_ns"]) == (0, 0)
         assert row["false_share"] is None  # there was no control
+        assert row["limited_ns"] == 0
     assert scenario["name"] == "s"
     assert made["not_played"] == [
         {"name": "x", "cause": "b", "failed": False, "reason": "no cgroup"}
@@ -306,12 +335,12 @@ def test_the_document_has_what_is_promised_of_it() -> None:
 
 def test_a_log_is_read_as_it_was_written() -> None:
     operation = {"number": 0, "control": False, "tid": SELF, "start_ns": 1, "end_ns": 9}
-    operation |= {"cpu_ns": 5, "queued_ns": 1, "notice_ns": 0, "faults": 0}
+    operation |= {"cpu_ns": 5, "queued_ns": 1, "notice_ns": 0, "faults": 0, "throttled_ns": 2}
     injection = {"operation": 0, "start_ns": 2, "end_ns": 8, "categories": ["sleep"]}
     injection |= {"culprits": [HOLDER], "kind": "", "cpu_ns": 0, "queued_ns": 3}
     rows = [{"injection": injection}, {"operation": operation}, {"process": {"gil": "0x1:2"}}]
     log = read_log(map(json.dumps, rows))
-    assert log.operations == (Operation(0, False, SELF, 1, 9, Accounts(5, 1, 0)),)
+    assert log.operations == (Operation(0, False, SELF, 1, 9, Accounts(5, 1, 0, throttled_ns=2)),)
     assert log.injections == (
         Injection(0, 2, 8, frozenset({Category.SLEEP}), frozenset({HOLDER}), queued_ns=3),
     )

@@ -16,7 +16,8 @@ from typing import NoReturn
 
 from gpucorrelate.probes.agents.process import gil_region
 from gpucorrelate.verify.scenarios import BY_NAME
-from gpucorrelate.verify.scenarios.kit import LIBC, NotPossibleError, Stage, say, set_name
+from gpucorrelate.verify.scenarios.kit import LIBC, Stage, say, set_name
+from gpucorrelate.verify.scenarios.quota import NotPossibleError
 
 _PR_SET_PDEATHSIG = 1
 

@@ -6,20 +6,16 @@ Hogs are told to stop after each operation, and stop by themselves before long.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gpucorrelate.verify.scenarios.kit import (
     GAP_NS,
     LIBC,
     Board,
-    NotPossibleError,
     Peer,
     Stage,
     Times,
@@ -30,16 +26,13 @@ from gpucorrelate.verify.scenarios.kit import (
     sleep,
     watched,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from gpucorrelate.verify.scenarios.quota import QUOTA_US, Quota, own_quota
 
 #: CPU time that an operation needs beside a hog, and the longest that a hog runs.
 _NEED_NS = 4_000_000
 _HOG_NS = 60_000_000
 _STOP, _STINTS = 0, 1
 _PTHREAD_PROCESS_SHARED = 1
-_QUOTA_US, _PERIOD_US = 12_000, 60_000
 #: By then the kernel has counted what ended with a gap, on the other CPUs too.
 _SETTLED_NS = 300_000
 #: Of a gap, this part must be the hog's, or in the kernel's own count of throttled time.
@@ -160,89 +153,6 @@ def priority_inversion(stage: Stage) -> None:
                 op.inject((max(start, wanted), end), "preempted", hog.pid)
 
 
-class Quota:
-    """A cgroup of this process's own, whose CPU time can be limited.
-
-    Args:
-        name: Name of the cgroup.
-
-    Raises:
-        NotPossibleError: this host has none that can be.
-    """
-
-    def __init__(self, name: str) -> None:
-        base = quota_folder()
-        if base is None:
-            raise NotPossibleError("no cgroup here has the cpu controller")
-        self._v2 = (base / "cgroup.controllers").exists()
-        self._home = base
-        self.folder = base / name
-        try:
-            self.folder.mkdir()
-            self.limit(on=False)
-            (self.folder / "cgroup.procs").write_text(str(os.getpid()), "ascii")
-        except BaseException as exc:
-            self.remove()
-            if isinstance(exc, OSError):
-                raise NotPossibleError(f"{self.folder}: {exc.strerror}") from exc
-            raise
-
-    def limit(self, *, on: bool) -> None:
-        """Switch the limit on or off."""
-        if self._v2:
-            text = f"{_QUOTA_US if on else 'max'} {_PERIOD_US}"
-            (self.folder / "cpu.max").write_text(text, "ascii")
-            return
-        (self.folder / "cpu.cfs_period_us").write_text(str(_PERIOD_US), "ascii")
-        (self.folder / "cpu.cfs_quota_us").write_text(str(_QUOTA_US if on else -1), "ascii")
-
-    def throttled_ns(self) -> int:
-        """How long it was throttled, all CPUs together, by the kernel's count."""
-        lines = (self.folder / "cpu.stat").read_text("ascii").splitlines()
-        numbers = {name: int(value) for name, value in map(str.split, lines)}
-        return numbers.get("throttled_time", 1000 * numbers.get("throttled_usec", 0))
-
-    def remove(self) -> None:
-        """Lift the limit, go back, and leave nothing."""
-        with contextlib.suppress(OSError):
-            self.limit(on=False)
-            (self._home / "cgroup.procs").write_text(str(os.getpid()), "ascii")
-        with contextlib.suppress(OSError):
-            self.folder.rmdir()
-
-
-def _quota_name(pid: int) -> str:
-    return f"gpucorrelate-verify-{pid}"
-
-
-def remove_quota(pid: int) -> None:
-    """Remove the cgroup of a scenario that was killed."""
-    base = quota_folder()
-    if base is not None:
-        with contextlib.suppress(OSError):
-            (base / _quota_name(pid)).rmdir()
-
-
-def quota_folder() -> Path | None:
-    """Where a cgroup with a CPU quota can be made; None where it cannot."""
-    root = Path("/sys/fs/cgroup")
-    for base in (root, root / "cpu", root / "cpu,cpuacct"):
-        if (base / "cpu.cfs_quota_us").exists() or (base / "cpu.stat").exists():
-            v2 = base / "cgroup.subtree_control"
-            if not v2.exists() or "cpu" in v2.read_text("ascii").split():
-                return base
-    return None
-
-
-@contextlib.contextmanager
-def _quota() -> Iterator[Quota]:
-    quota = Quota(_quota_name(os.getpid()))
-    try:
-        yield quota
-    finally:
-        quota.remove()
-
-
 @dataclass
 class _Gap:
     """When a thread was throttled, and how long it could have run and did not besides."""
@@ -280,12 +190,12 @@ def _burn_within(quota: Quota, length_ns: int, cpus: int) -> list[_Gap]:
 
 def cpu_quota(stage: Stage) -> None:
     """A cgroup whose CPU quota the operation itself uses up."""
-    with _quota() as quota:
+    with own_quota() as quota:
         stage.begin()
         for control in stage.rounds():
             quota.limit(on=not control)
             with stage.operation(control=control) as op:
-                gaps = _burn_within(quota, 1_000 * _QUOTA_US + stage.delay(), 1)
+                gaps = _burn_within(quota, 1_000 * QUOTA_US + stage.delay(), 1)
             quota.limit(on=False)
             for gap in gaps:
                 op.inject(gap.times, "throttled", "cgroup", queued_ns=gap.queued_ns)
@@ -340,7 +250,7 @@ def spinning_pool(stage: Stage) -> None:
     """A pool spins after each parallel region and uses up the quota of its cgroup."""
     cpus = sorted(os.sched_getaffinity(0))
     used = 1 + min(_SPINNERS, len(cpus) - 1)
-    with _quota() as quota:
+    with own_quota() as quota:
         stage.begin()
         os.sched_setaffinity(0, cpus[:-1] or cpus)
         pool = _Spinners(_SPINNERS)
@@ -351,7 +261,7 @@ def spinning_pool(stage: Stage) -> None:
                 with stage.operation(control=control) as op:
                     if not control:
                         pool.region()
-                    gaps = _burn_within(quota, 1_000 * _QUOTA_US + stage.delay(), used)
+                    gaps = _burn_within(quota, 1_000 * QUOTA_US + stage.delay(), used)
                 pool.rest()
                 quota.limit(on=False)
                 sleep(1_000_000)

@@ -12,7 +12,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpucorrelate.verify.scenarios.kit import NotPossibleError, Stage, now, watched
+from gpucorrelate.verify.scenarios.kit import Stage, now, watched
+from gpucorrelate.verify.scenarios.quota import NotPossibleError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,12 +36,18 @@ def _cold_file(size_bytes: int) -> Iterator[int]:
     Raises:
         NotPossibleError: there is no room, or temporary files are in memory themselves.
     """
-    folder = next((path for path in _ON_DISK if Path(path).is_dir()), None)
-    with tempfile.TemporaryFile(dir=folder) as file:
+    folder = next((path for path in _ON_DISK if Path(path).is_dir()), tempfile.gettempdir())
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(tempfile.TemporaryFile(dir=folder))
+            for _ in range(size_bytes // _MIB):
+                file.write(os.urandom(_MIB))
+            file.flush()
+            _drop(file.fileno(), 0, 0)
+        except OSError as exc:
+            why = f"a temporary file of {size_bytes // _MIB} MiB in {folder}: {exc.strerror}"
+            raise NotPossibleError(why) from exc
         fd = file.fileno()
-        for _ in range(size_bytes // _MIB):
-            os.write(fd, os.urandom(_MIB))
-        _drop(fd, 0, 0)
         before = _major_faults()
         with mmap.mmap(fd, mmap.PAGESIZE, prot=mmap.PROT_READ) as memory:
             _ = memory[0]

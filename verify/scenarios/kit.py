@@ -26,6 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpucorrelate.verify.scenarios.quota import Throttling
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -44,10 +46,6 @@ _LONGEST_LINE = 4000
 _PATIENCE_S = 20.0
 
 Times = tuple[int, int]
-
-
-class NotPossibleError(Exception):
-    """This host cannot play the scenario; the text says why."""
 
 
 def now() -> int:
@@ -140,6 +138,7 @@ class Operation:
     cpu_ns: int = 0
     queued_ns: int = 0
     notice_ns: int = 0
+    throttled_ns: int = 0
     faults: int = 0
     injections: list[dict[str, Any]] = field(default_factory=list)
 
@@ -242,13 +241,17 @@ class Stage:
         self.operations: list[Operation] = []
         self._rounds = rounds
         self._peers: list[Peer] = []
+        self._throttling = Throttling()
         LIBC.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
         _notice_ns()  # known before anything is traced or forked
 
     def begin(self) -> None:
-        """Everything is prepared: wait until tracing is on."""
+        """Everything is prepared, the cgroup is the last: wait until tracing is on."""
+        self._throttling.close()
+        self._throttling = Throttling()
         say("ready")
-        sys.stdin.readline()
+        if not sys.stdin.readline():
+            sys.exit(1)  # who asked for it is gone
 
     def rounds(self) -> Iterator[bool]:
         """For each operation, whether it is a control; mixed at random."""
@@ -263,7 +266,8 @@ class Stage:
     def operation(self, *, control: bool) -> Iterator[Operation]:
         """An operation of the calling thread; as little as possible is done around it."""
         op = Operation(len(self.operations), control, threading.get_native_id())
-        faults, blocks, queued = _faults(), _blocks(), queued_ns()
+        throttled, faults = self._throttling.total_ns(), _faults()
+        blocks, queued = _blocks(), queued_ns()
         cpu = time.thread_time_ns()
         op.start_ns = now()
         yield op
@@ -272,6 +276,7 @@ class Stage:
         op.queued_ns = queued_ns() - queued
         op.notice_ns = _notice_ns() * (_blocks() - blocks)
         op.faults = _faults() - faults
+        op.throttled_ns = self._throttling.total_ns() - throttled
         self.operations.append(op)
 
     def work(self) -> None:

@@ -164,7 +164,8 @@ class _Exchange:
             return await app(scope, self._receiving(receive), self._sending(send))
         except BaseException as error:
             if not self._ended:
-                self._anchor(_FAILED, 0, f"{type(error).__name__}: {error}"[:200])
+                # Not its text: what is wrong with a request may be said in the request's words.
+                self._anchor(_FAILED, 0, type(error).__name__)
             raise
         finally:
             EXCHANGE.reset(number)

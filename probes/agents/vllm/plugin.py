@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from functools import partial
+from multiprocessing import util
 from typing import TYPE_CHECKING
 
 from gpucorrelate.probes.agents.agent import Agent
@@ -52,8 +53,24 @@ def start() -> Agent:
         callbacks = {name: partial(_install, agent, name) for name in INSTALLERS}
         PostImport(callbacks).install()
         os.register_at_fork(after_in_child=agent.reborn)
+        flush_at_exit(agent)
         agent.transport.run()
     return _agent
+
+
+def flush_at_exit(agent: Agent) -> None:
+    """Have what the last tick has not sent be sent when the process ends in good order.
+
+    That is before the interpreter takes itself apart, which stops the sender and may take as long
+    as many ticks: the rows of an engine's last second tell of what it died. Children of
+    ``multiprocessing`` leave ``atexit`` out and forget their parent's finalizers.
+    """
+
+    def at_exit(of: Agent) -> None:
+        util.Finalize(None, lambda: of.transport.flush(), exitpriority=0)
+
+    at_exit(agent)
+    util.register_after_fork(agent, at_exit)
 
 
 def _install(agent: Agent, name: str, module: ModuleType) -> None:

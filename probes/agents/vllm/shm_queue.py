@@ -71,6 +71,7 @@ def install(agent: Agent, module: ModuleType) -> None:
 
 class _Hooks:
     def __init__(self, agent: Agent) -> None:
+        self._agent = agent
         self._part = agent.part(PART_QUEUE)
         self._put = agent.rows("queue_msg").put
         self._span = agent.rows("span").put
@@ -103,7 +104,7 @@ class _Hooks:
                         missed(queue)
                     else:
                         queue._gpucorrelate_seq = seq
-                        if start and queue._gpucorrelate_times is not None:
+                        if part.on:
                             wrote(queue, seq, start)
 
         return enqueue
@@ -122,29 +123,37 @@ class _Hooks:
                         missed(queue)
                     else:
                         queue._gpucorrelate_seq = seq
-                        if part.on and queue._gpucorrelate_times is not None:
+                        if part.on:
                             read(queue, seq)
 
         return dequeue
 
     def _wrote(self, queue: Any, seq: int, start: int) -> None:
         try:
-            acquiring, acquired, done = queue._gpucorrelate_times
+            end, since = time.monotonic_ns(), self._agent.started_ns
+            acquiring, acquired, done = queue._gpucorrelate_times or (0, 0, 0)
             queue._gpucorrelate_times = None
             tid = get_native_id()
-            self._span((tid, self._serialise, start, acquiring, 0))
             name = queue._gpucorrelate_name or self._name(queue)
+            if start < since or acquiring < since:
+                # Begun before the start: whether it waited for a slot is not known.
+                self._put((tid, name, _WRITE, 0, seq, end, end, end))
+                return
+            self._span((tid, self._serialise, start, acquiring, 0))
             self._put((tid, name, _WRITE, 0, seq, acquiring, acquired, done))
         except Exception as error:  # noqa: BLE001
             self._part.fault(error)
 
     def _read(self, queue: Any, seq: int) -> None:
-        # A wait that began before the start has no times and is left out: only its number
-        # counts. What is idle for long waits in the kernel, which sees it.
         try:
-            end = time.monotonic_ns()
-            acquiring, acquired, _ = queue._gpucorrelate_times
+            end, since = time.monotonic_ns(), self._agent.started_ns
+            acquiring, acquired, _ = queue._gpucorrelate_times or (0, 0, 0)
             queue._gpucorrelate_times = None
+            if acquiring < since:
+                # It waited before the start, and has not been timed: that it did and when it
+                # returned are known, which is enough to find whom it waited for. The moments in
+                # which it unpacked this one message count as waiting.
+                acquiring, acquired = since, end
             name, reader = queue._gpucorrelate_name or self._name(queue), queue.local_reader_rank
             self._put((get_native_id(), name, _READ, reader, seq, acquiring, acquired, end))
         except Exception as error:  # noqa: BLE001

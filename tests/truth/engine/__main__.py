@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import shutil
 import sys
@@ -22,7 +23,7 @@ from tests.truth.engine.play import Traced, running_engine
 from tests.truth.engine.scenarios import BY_NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from tests.truth.engine.scenarios import Scenario
 
@@ -34,12 +35,21 @@ def play(scenarios: Sequence[Scenario], keep: Path | None) -> Iterator[runs.Resu
     """Play scenarios, those that want the same engine in one."""
     for profile, group in itertools.groupby(scenarios, key=lambda one: one.profile):
         with tempfile.TemporaryDirectory(prefix="gpucorrelate-truth-", dir=_FOLDER) as name:
-            with running_engine(profile, Path(name) / "engine") as engine:
+            folder = Path(name) / "engine"
+            with running_engine(profile, folder) as engine:
                 for scenario in group:
-                    score = engine.play(scenario).score()
-                    yield runs.Result(scenario.name, scenario.cause, score)
+                    yield _result(scenario, functools.partial(engine.play, scenario))
             if keep is not None:
-                _keep(engine.folder, keep)
+                _keep(folder, keep)
+
+
+def _result(scenario: Scenario, play: Callable[[], Traced]) -> runs.Result:
+    """What came of a scenario; one that broke off does not take the others with it."""
+    try:
+        score = play().score()
+    except (RuntimeError, ValueError, OSError) as exc:
+        return runs.Result(scenario.name, scenario.cause, failed=str(exc))
+    return runs.Result(scenario.name, scenario.cause, score)
 
 
 def _keep(folder: Path, keep: Path) -> None:
@@ -55,10 +65,8 @@ def judged(folders: Sequence[Path], names: Sequence[str]) -> Iterator[runs.Resul
     for folder in folders:
         for path in sorted(folder.glob("*.gpcf")):
             if not names or path.stem in names:
-                scenario = BY_NAME[path.stem]
-                yield runs.Result(
-                    scenario.name, scenario.cause, Traced.of(folder, path.stem).score()
-                )
+                kept = functools.partial(Traced.of, folder, path.stem)
+                yield _result(BY_NAME[path.stem], kept)
 
 
 def main() -> int:

@@ -12,6 +12,7 @@ comes from a recording: the test plugin wrote down what was where, with clocks o
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -106,6 +107,7 @@ class Course:
         made_ns = passage.step_of(request, output).end_ns
         sent_ns = passage.sent_ns[output]
         handed_ns = passage.handed_ns
+        worker = self._calls((handed_ns, made_ns))
         return Windows(
             loop=(
                 (0, passage.submit_ns),
@@ -114,11 +116,16 @@ class Course:
             ),
             tokenise=((passage.submit_ns, passage.tokenised_ns),),
             engine=((handed_ns, made_ns),),
-            core=tuple(without((handed_ns, made_ns), self.worker)),
-            worker=tuple(common((handed_ns, made_ns), self.worker)),
+            core=tuple(without((handed_ns, made_ns), worker)),
+            worker=tuple(common((handed_ns, made_ns), worker)),
             outputs=((made_ns, sent_ns),),
             client=tuple(common((sent_ns, end_ns), passage.paused)),
         )
+
+    def _calls(self, times: Times) -> Sequence[Times]:
+        """The worker's calls that may overlap an interval; they follow one another."""
+        first = bisect_right(self.worker, (times[0], 0))
+        return self.worker[max(0, first - 1) : bisect_right(self.worker, (times[1], 0))]
 
 
 @dataclass(frozen=True)

@@ -120,8 +120,18 @@ def injected(scenario: Scenario, case: Case, made: Sequence[Delay]) -> Iterator[
                 )
 
 
-def of(scenario: Scenario, all_cases: Sequence[Case], made: Sequence[Delay]) -> Score:
-    """The score of one scenario."""
+def of(
+    scenario: Scenario, all_cases: Sequence[Case], made: Sequence[Delay], throttled_ns: int = 0
+) -> Score:
+    """The score of one scenario.
+
+    Args:
+        scenario: Which.
+        all_cases: Operations without and with delays.
+        made: The delays.
+        throttled_ns: How long the engine was really out of CPU quota while there were none: an
+            operation may be said to have been for as long.
+    """
     own = [case for case in all_cases if not case.operation.control]
     found = [one for case in own for one in injected(scenario, case, made)]
     hit = {one.operation for one in found}
@@ -141,17 +151,20 @@ def of(scenario: Scenario, all_cases: Sequence[Case], made: Sequence[Delay]) -> 
         result,
         controls=len(controls),
         control_ns=sum(case.operation.end_ns - case.operation.start_ns for case in controls),
-        false_ns=sum(_false_ns(case.segments, made) for case in controls),
+        false_ns=sum(_false_ns(case.segments, made, throttled_ns) for case in controls),
     )
 
 
-def _false_ns(segments: Sequence[Segment], made: Sequence[Delay]) -> int:
-    """What of an operation without delays is said to be one, or nobody's limit."""
+def _false_ns(segments: Sequence[Segment], made: Sequence[Delay], throttled_ns: int) -> int:
+    """What of an operation without delays is said to be one, or a limit that there was not."""
     all_of = [delay.injection for delay in made]
     kinds = {(one.categories, one.culprits, one.kind): one for one in all_of}.values()
-    return sum(
-        segment.length_ns
-        for segment in segments
-        if segment.category is Category.THROTTLED
-        or any(segment.category in one.categories and scores.blames(segment, one) for one in kinds)
-    )
+    limited = blamed = 0
+    for segment in segments:
+        if segment.category is Category.THROTTLED:
+            limited += segment.length_ns
+        elif any(
+            segment.category in one.categories and scores.blames(segment, one) for one in kinds
+        ):
+            blamed += segment.length_ns
+    return blamed + max(0, limited - throttled_ns)

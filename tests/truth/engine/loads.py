@@ -66,3 +66,5 @@ LONG_PROMPTS = Shape(count=60, long_words=500, long_every=5)
 CROWD = Shape(count=60, streams=9)
 #: More text than fits in the engine's memory.
 TIGHT = Shape(count=40, streams=8, words=(20, 60), tokens=(60, 160))
+#: Answers so long that most requests are there when the engine dies.
+FATAL = Shape(count=60, streams=8, tokens=(100, 300))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from gpucorrelate.correlator.capture import Capture
 from gpucorrelate.correlator.report.build import Run
 from gpucorrelate.daemon.client import open_recording
+from gpucorrelate.verify.scenarios.quota import Throttling
 from tests.engine.client import load
 from tests.engine.daemon import DaemonProcess, ingest_env, running_daemon
 from tests.engine.server import EngineServer, running_server
@@ -50,6 +51,8 @@ class Played:
         ended_ns: When it was over.
         plain: The client's ids of requests without the delay.
         delayed: And of those with it.
+        throttled_ns: How long the engine's cgroup was out of quota while there was no delay, by
+            the kernel's count.
     """
 
     scenario: str
@@ -57,6 +60,7 @@ class Played:
     ended_ns: int
     plain: tuple[str, ...]
     delayed: tuple[str, ...]
+    throttled_ns: int = 0
 
     def write(self, folder: Path) -> None:
         """Keep it beside its recording."""
@@ -80,6 +84,7 @@ class Traced:
         delayed: Reports of those with it.
         truth: What the plugin did.
         course: What the engine did.
+        throttled_ns: See ``Played``.
     """
 
     scenario: Scenario
@@ -88,6 +93,7 @@ class Traced:
     delayed: tuple[RequestReport, ...]
     truth: tuple[Truth, ...]
     course: Course
+    throttled_ns: int = 0
 
     @classmethod
     def of(cls, folder: Path, name: str) -> Traced:
@@ -106,6 +112,7 @@ class Traced:
             tuple(by_name[one] for one in played.delayed),
             tuple(truth),
             course.read_course(folder, names),
+            played.throttled_ns,
         )
 
     def cases(self) -> list[judge.Case]:
@@ -130,7 +137,7 @@ class Traced:
             return raising.score(
                 self.scenario.name, self.run, self.delayed, self.truth, self.course
             )
-        return judge.of(self.scenario, self.cases(), self.delays())
+        return judge.of(self.scenario, self.cases(), self.delays(), self.throttled_ns)
 
 
 def _by_name(run: Run, names: Sequence[str]) -> dict[str, RequestReport]:
@@ -166,15 +173,19 @@ class Engine:
         tag = f"s{self._count:02d}"
         session = self._daemon.attach(self._server.pid, agents=3).session
         begun_ns = time.monotonic_ns()
+        throttling, throttled_ns = Throttling(), 0
         if scenario.blame is Blame.ERROR:
             plain, delayed = [], self._fatal_load(scenario, tag)
             time.sleep(_AFTER_DEATH_S)
         else:
+            throttled_ns -= throttling.total_ns()
             plain = self._load(scenario, f"{tag}c", slow=False)
+            throttled_ns += throttling.total_ns()
             with self._switched_on(scenario):
                 delayed = self._load(scenario, f"{tag}x", slow=True)
             time.sleep(0.5)
             self._daemon.client.detach(session=session)
+        throttling.close()
         with (self.folder / f"{scenario.name}.gpcf").open("wb") as out:
             self._daemon.client.copy_session(session, out)
         Played(
@@ -183,6 +194,7 @@ class Engine:
             time.monotonic_ns(),
             tuple(result.request.request_id for result in plain),
             tuple(result.request.request_id for result in delayed),
+            throttled_ns,
         ).write(self.folder)
         return Traced.of(self.folder, scenario.name)
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """An executor that raises: the engine dies of it, and every request that was with it must say so.
 
-Truth is the moment at which the plugin raised and the course up to then: a request that had been
-handed to the engine and had not all its tokens was with it. Right is a report that says that the
-request failed, with the error's own words, and of which step, where it was in a step. Injected
+Truth is the moment at which the plugin raised, the requests of the step that it raised in, and the
+course up to then: a request that had been handed to the engine and had not all its tokens was with
+it. Right is a report that says that the request failed, with the error's own words, and of which
+step, where it was in that step or in one before. Injected
 time is a request's whole life until then, for all of it was in vain. The boundary is the end of
 the step that raised.
 """
@@ -31,6 +32,7 @@ def score(
 ) -> Score:
     """How right the reports of the requests that were with the engine are."""
     (raised,) = [row for row in truth if row.kind == "core.execute.raise"]
+    in_step = frozenset(raised.detail.split())
     failed = [row for row in run.steps() if row.status == "error"]
     if len(failed) != 1:
         raise RuntimeError(f"{len(failed)} steps are said to have raised")
@@ -46,14 +48,14 @@ def score(
             sums["control_ns"] += report.wall_ns
             continue
         length = raised.start_ns - report.arrival_ns
-        in_step = bool(passage.steps) and report.status.startswith(
-            f"failed: step {failed[0].step} "
-        )
-        waiting = not passage.steps and report.status.startswith("failed: the engine core failed")
+        been = bool(passage.steps) or report.internal_id in in_step
+        blamed = f"failed: step {failed[0].step} " if been else "failed: the engine core failed"
         sums["operations"] += 1
         sums["injections"] += 1
         sums["injected_ns"] += length
         sums["category_ns"] += length * report.status.startswith("failed: ")
-        sums["culprit_ns"] += length * ((in_step or waiting) and _WORDS in report.status)
+        sums["culprit_ns"] += length * (
+            report.status.startswith(blamed) and _WORDS in report.status
+        )
         errors.append(abs(failed[0].start_ns + failed[0].wall_ns - raised.start_ns))
     return Score(name, errors_ns=tuple(sorted(errors)), confusion=(), **sums)

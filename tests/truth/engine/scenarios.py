@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gpucorrelate.correlator.report.values import Category, PhaseName
 from tests.engine.server import SYNC, Profile
-from tests.truth.engine.loads import CROWD, LONG_PROMPTS, SHORT, SLOW, TIGHT, USUAL, Shape
+from tests.truth.engine.loads import CROWD, FATAL, LONG_PROMPTS, SHORT, SLOW, TIGHT, USUAL, Shape
 
 
 class Blame(enum.Enum):
@@ -238,7 +238,8 @@ CATALOGUE: tuple[Scenario, ...] = (
         "engine",
         frozenset(),
         Blame.ERROR,
-        profile=DYING,
+        FATAL,
+        DYING,
         own=True,
     ),
 )

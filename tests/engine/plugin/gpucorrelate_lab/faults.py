@@ -86,8 +86,8 @@ def _passing(name: str, process: str = "") -> Callable[[], None]:
     return passed
 
 
-def _raise_if_asked() -> None:
-    """Raise once if asked.
+def _raise_if_asked(scheduled: Any) -> None:
+    """Raise once if asked, and note the requests that the step was to be for.
 
     Raises:
         RuntimeError: the flag was there.
@@ -95,8 +95,21 @@ def _raise_if_asked() -> None:
     if not lab().take("core.execute.raise"):
         return
     now_ns = time.monotonic_ns()
-    lab().note("core.execute.raise", (now_ns, now_ns, 0))
+    requests = " ".join(scheduled.num_scheduled_tokens)
+    lab().note("core.execute.raise", (now_ns, now_ns, 0), detail=requests)
     raise RuntimeError("gpucorrelate-lab: execute_model raises, as asked")
+
+
+def _raising(owner: type, name: str) -> None:
+    """Have a method of the executor raise first if that is asked for."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def method(self: Any, scheduled: Any, *args: Any, **kwargs: Any) -> Any:
+        _raise_if_asked(scheduled)
+        return original(self, scheduled, *args, **kwargs)
+
+    setattr(owner, name, method)
 
 
 def install() -> None:
@@ -111,7 +124,7 @@ def install() -> None:
     if (Path(os.environ["GPUCORRELATE_LAB_DIR"]) / "flags" / "course").exists():
         course.install()
     before(Scheduler, "schedule", _passing("core.schedule", "core"))
-    before(MultiprocExecutor, "execute_model", _raise_if_asked)
+    _raising(MultiprocExecutor, "execute_model")
     before(GPUModelRunner, "execute_model", _passing("worker.execute", "worker"))
     before(OutputProcessor, "process_outputs", _passing("api.outputs"))
     before(BaseRenderer, "_tokenize_prompt", _passing("api.tokenise"))
