@@ -100,6 +100,12 @@ strict_option = click.option(
     help="Exit with 8 when the recording lost something or does not match.",
 )
 
+redact_option = click.option(
+    "--redact",
+    is_flag=True,
+    help="Short hashes in place of requests' ids, the same in all reports of a recording.",
+)
+
 since_option = click.option(
     "--since",
     metavar="TIME",

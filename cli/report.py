@@ -14,16 +14,20 @@ from gpucorrelate.cli.options import (
     JSON,
     MAX_NUMBER,
     REQUEST_ID,
+    TEXT,
     Look,
     Source,
-    format_option,
     look_options,
+    redact_option,
     since_option,
     source_options,
     strict_option,
     top_option,
     until_option,
 )
+
+#: For other people's viewers; what they hold is in ``cli.drawing``, which needs more to import.
+_DRAWN = ("perfetto", "folded", "speedscope")
 
 
 @click.command(
@@ -34,6 +38,8 @@ from gpucorrelate.cli.options import (
         "gpucorrelate report --request chatcmpl-8f3a bad.gpcf",
         "gpucorrelate report --step 58 --format json | jq '.waits[0]'",
         "gpucorrelate report --all -o reports/ bad.gpcf",
+        "gpucorrelate report --slowest 1 --format perfetto -o slow.pftrace bad.gpcf",
+        "gpucorrelate report --format folded bad.gpcf | flamegraph.pl > why.svg",
     ),
 )
 @click.option(
@@ -65,7 +71,17 @@ from gpucorrelate.cli.options import (
 )
 @since_option
 @until_option
-@format_option
+@redact_option
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice([TEXT, JSON, *_DRAWN]),
+    default=TEXT,
+    show_default=True,
+    help="json: integer nanoseconds, null for what is unknown; lists are one document a line. "
+    "perfetto: threads, GPU streams, steps and requests in time, for ui.perfetto.dev. folded, "
+    "speedscope: flame graphs of critical-path time.",
+)
 @strict_option
 @top_option
 @look_options
@@ -83,6 +99,7 @@ def report(
     output: str | None,
     since: str,
     until: str,
+    redact: bool,
     strict: bool,
 ) -> int:
     """Where the time of a request, a step or a whole recording went, and who made it wait.
@@ -94,6 +111,11 @@ def report(
     FILE is a recording; it needs neither root nor the daemon. Without it the daemon's newest
     session is read, or that of --session. A profile that was imported has no requests: its
     report is of its steps and devices. Exits with 3 when there is nothing to report.
+
+    A Perfetto trace is of the whole recording, of the time since --since and until --until, or
+    of the time around what is chosen. It is binary, so it goes to a file (compressed where its
+    name ends in .gz) or into a pipe; the package perfetto must be installed. Flame graphs are of
+    all requests, or of what is chosen; their weights are nanoseconds of wall time.
     """
     chosen = [
         name
@@ -109,19 +131,26 @@ def report(
         raise click.UsageError(f"{' and '.join(chosen)} do not go together")
     if process and step is None:
         raise click.UsageError("--process goes with --step")
-    if (since or until) and chosen not in (["--slowest"], ["--all"]):
+    drawn = form in _DRAWN
+    if (since or until) and chosen not in (["--slowest"], ["--all"], [] if drawn else None):
         raise click.UsageError("--since and --until go with --slowest and --all")
     from gpucorrelate.cli import produce
     from gpucorrelate.cli.output import check_place
     from gpucorrelate.cli.source import open_run, strict_code
 
+    want = produce.Wanted(request_id, step, slowest, everything, since, until, process)
+    if drawn:
+        from gpucorrelate.cli import drawing
+
+        drawing.check(form, want, output)
     folder = everything and output is not None and produce.is_folder(output)
     if output is not None and output != "-" and not folder:
         check_place(Path(output))
-    run = open_run(source)
+    run = open_run(source, redact=redact)
     form = JSON if everything else form
-    want = produce.Wanted(request_id, step, slowest, everything, since, until, process)
-    if output is None or output == "-":
+    if drawn:
+        drawing.write(run, want, form, output)
+    elif output is None or output == "-":
         produce.write(run, want, form, look, sys.stdout)
     elif folder:
         produce.write_folder(run, want, Path(output))

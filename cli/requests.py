@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,6 +17,7 @@ from gpucorrelate.cli.options import (
     Source,
     format_option,
     look_options,
+    redact_option,
     since_option,
     source_options,
     strict_option,
@@ -25,6 +27,11 @@ from gpucorrelate.cli.output import note, text_options
 from gpucorrelate.cli.select import REQUEST_KEYS, phase_of, sort_requests
 from gpucorrelate.cli.source import open_run, strict_code
 from gpucorrelate.probes.wire.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gpucorrelate.correlator.report.values import RequestRow
 
 
 @click.command(
@@ -55,6 +62,7 @@ from gpucorrelate.probes.wire.errors import NotFoundError
 @click.option("--limit", type=COUNT, default=30, show_default=True, help="0: all.")
 @since_option
 @until_option
+@redact_option
 @format_option
 @strict_option
 @look_options
@@ -70,6 +78,7 @@ def requests(
     limit: int,
     since: str,
     until: str,
+    redact: bool,
     strict: bool,
 ) -> int:
     """List requests: when they came, how long they took, and with what.
@@ -79,16 +88,18 @@ def requests(
 
     Exits with 3 when no request fits.
     """
-    from gpucorrelate.cli.select import by_id, window
+    from gpucorrelate.cli.select import window
     from gpucorrelate.correlator.report import json, text
 
-    run = open_run(source)
+    run = open_run(source, redact=redact)
     if run.is_profile:
         raise NotFoundError(
             "a profile has steps and no requests", hint="list them: gpucorrelate steps"
         )
     since_ns, until_ns = window(run, since, until)
-    rows = by_id(run.requests(since_ns=since_ns, until_ns=until_ns), pattern)
+    rows: Sequence[RequestRow] = run.requests(
+        since_ns=since_ns, until_ns=until_ns, wanted=pattern or ""
+    )
     if not rows:
         raise NotFoundError(
             f"no request fits; the recording has {len(run.requests())}",

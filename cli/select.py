@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpucorrelate.cli.moments import moment_ns
-from gpucorrelate.correlator.report.names import match_ids
 from gpucorrelate.correlator.report.values import PhaseName
 from gpucorrelate.probes.wire.errors import UsageError
 
@@ -94,13 +93,6 @@ def sort_profile_steps(
     if key not in _PROFILE_ORDER:
         raise UsageError(f"steps of a profile sort by one of {', '.join(PROFILE_KEYS)}, not {key}")
     return sorted(rows, key=_PROFILE_ORDER[key], reverse=reverse)  # type: ignore[arg-type, unused-ignore]
-
-
-def by_id(rows: Sequence[RequestRow], wanted: str | None) -> list[RequestRow]:
-    """Rows that a text means by any of their ids; all of them without one."""
-    if not wanted:
-        return list(rows)
-    return [rows[at] for at in match_ids(wanted, [row.ids for row in rows])]
 
 
 def window(run: Run, since: str, until: str) -> tuple[int | None, int | None]:

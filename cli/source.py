@@ -39,8 +39,12 @@ def client_of(control: Path | None) -> Client:
     return click.get_current_context().with_resource(Client(control))
 
 
-def open_run(source: Source) -> Run:
+def open_run(source: Source, *, redact: bool = False) -> Run:
     """What the source recorded, joined and ready for reports.
+
+    Args:
+        source: Where it is.
+        redact: Reports and lists hold hashes in place of the requests' ids.
 
     Raises:
         RecordingError: the file is no recording.
@@ -50,6 +54,10 @@ def open_run(source: Source) -> Run:
     from gpucorrelate.correlator.capture import Capture
     from gpucorrelate.correlator.report.build import Run
 
+    if redact:
+        from gpucorrelate.correlator.report.redact import RedactedRun
+
+        return RedactedRun.of(Capture.from_batches(batches_of(source)))
     return Run.of(Capture.from_batches(batches_of(source)))
 
 

@@ -98,9 +98,24 @@ class Run:
     # -- lists
 
     def requests(
-        self, *, since_ns: int | None = None, until_ns: int | None = None
+        self, *, since_ns: int | None = None, until_ns: int | None = None, wanted: str = ""
     ) -> tuple[RequestRow, ...]:
-        """One row per request that overlaps the time window, in order of arrival."""
+        """One row per request that overlaps the time window, in order of arrival.
+
+        Args:
+            since_ns: The window's beginning; None: the recording's.
+            until_ns: Its end; None: the recording's.
+            wanted: Only those that this means by any of their ids; ``names.match_ids`` says how.
+        """
+        chosen = [
+            at
+            for at, r in enumerate(self.requests_)
+            if (since_ns is None or r.end_ns >= since_ns)
+            and (until_ns is None or r.arrival_ns <= until_ns)
+        ]
+        if wanted:
+            ids = self.ids()
+            chosen = [chosen[at] for at in match_ids(wanted, [ids[one] for one in chosen])]
         return tuple(
             RequestRow(
                 r.external_id,
@@ -114,9 +129,7 @@ class Run:
                 r.internal_id,
                 _aliases(r),
             )
-            for r in self.requests_
-            if (since_ns is None or r.end_ns >= since_ns)
-            and (until_ns is None or r.arrival_ns <= until_ns)
+            for r in (self.requests_[at] for at in chosen)
         )
 
     def steps(
@@ -151,6 +164,10 @@ class Run:
 
     # -- single reports
 
+    def ids(self) -> tuple[tuple[str, ...], ...]:
+        """All ids that each request is found by."""
+        return tuple(r.ids for r in self.requests_)
+
     def find(self, wanted: str) -> Request:
         """The request that a text means, by any of its ids; ``names.match_ids`` says how.
 
@@ -158,7 +175,7 @@ class Run:
             NotFoundError: none has it.
             UsageError: several do.
         """
-        near = match_ids(wanted, [r.ids for r in self.requests_])
+        near = match_ids(wanted, self.ids())
         if not near:
             raise NotFoundError(
                 f"no request {wanted!r} among the {len(self.requests_)} recorded",
