@@ -18,6 +18,7 @@ has_python_h() { # the headers of the Python that the development environment wi
 	python=$(find_python 3.11 3.12 3.13 3.14) &&
 		"$python" -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")'
 }
+has_bcc() { /usr/bin/python3 -I -B "$ROOT/probes/ebpf/bcc_child.py" --find | grep folder; }
 has_strip() { command -v llvm-strip || [ -n "$(compgen -c llvm-strip-)" ]; }
 
 need clang command -v clang
@@ -26,6 +27,8 @@ need gcc command -v cc
 need libc6-dev test -e /usr/include/stdio.h
 need libbpf-dev test -e /usr/include/bpf/bpf_helpers.h
 need libbpf1 has_libbpf
+# Only tests need it, and hosts without libbpf; 4 MB, as its LLVM is clang's.
+need python3-bpfcc has_bcc
 need python3-venv find_python 3.11 3.12 3.13 3.14
 need python3-dev has_python_h
 

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What tests need, asked once; unmet needs skip aloud, or fail where they are required.
 
-A marker (``kernel``, ``engine``, ``system``, ``traces``) says what a test needs.
+A marker (``kernel``, ``bcc``, ``engine``, ``system``, ``qemu``, ``traces``) says what a test
+needs.
 ``GPUCORRELATE_REQUIRE=kernel,engine`` turns every skip of a test that carries one of these
-markers into a failure, whether the need was found missing here or the test skipped itself.
+markers into a failure, whether the need was found missing here or the test skipped itself. A
+test with several needs may still be skipped for one that is not named.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ import psutil
 import pytest
 from hypothesis import settings
 
+from gpucorrelate.probes.ebpf import bcc
 from tests.engine.server import missing_engine
+from tests.qemu.guest import why_not as missing_qemu
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -67,10 +71,16 @@ def _missing_traces() -> str:
     return "" if folder.is_dir() else f"no recorded traces in {folder} (GPUCORRELATE_TRACES)"
 
 
+def _missing_bcc() -> str:
+    return "" if bcc.find() is not None else f"BCC is not installed ({bcc.INSTALL})"
+
+
 _NEEDS: dict[str, Callable[[], str]] = {
     "kernel": functools.cache(_missing_kernel),
+    "bcc": functools.cache(_missing_bcc),
     "engine": functools.cache(missing_engine),
     "system": functools.cache(_missing_system),
+    "qemu": functools.cache(missing_qemu),
     "traces": functools.cache(_missing_traces),
 }
 
@@ -126,12 +136,17 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 _UNMET: pytest.StashKey[Counter[str]] = pytest.StashKey()
 _LEFT: pytest.StashKey[list[str]] = pytest.StashKey()
+#: On a test that was skipped for a need: whether nobody demands that need.
+_MAY_SKIP: pytest.StashKey[bool] = pytest.StashKey()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    for name in _needs_of(item):
+    demanded = required()
+    # What is demanded first: its absence fails a test that lacks something else as well.
+    for name in sorted(_needs_of(item), key=lambda name: name not in demanded):
         if reason := _NEEDS[name]():
+            item.stash[_MAY_SKIP] = name not in demanded
             item.config.stash[_UNMET][f"{name}: {reason}"] += 1
             pytest.skip(f"needs {name}: {reason}")
 
@@ -142,7 +157,8 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     obligatory = required().intersection(_needs_of(item))
-    if report.skipped and obligatory and not hasattr(report, "wasxfail"):
+    may_skip = item.stash.get(_MAY_SKIP, False) or hasattr(report, "wasxfail")
+    if report.skipped and obligatory and not may_skip:
         report.outcome = "failed"
         names = ", ".join(sorted(obligatory))
         why = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr

@@ -5,20 +5,6 @@
 
 /* A shorter stay on the CPU is not kept: it costs nobody much. */
 #define STINT_NS 100000
-#define STINTS 8
-
-struct gpc_stint {
-	__u64 end_ns, ran_ns;
-	__u32 tid, tgid;
-};
-
-struct gpc_stints {
-	struct gpc_stint ring[STINTS];
-	__u64 next;
-};
-
-/* The last long stays on each CPU, whoever's: the culprit need not be the last to run. */
-struct gpc_stints gpc_stints[GPC_MAX_CPUS] SEC(".bss.stints");
 
 /* How long a task that is being switched away from was on the CPU. */
 static __always_inline __u64 ran_ns(struct task_struct *task)
@@ -35,8 +21,8 @@ static __always_inline void stint_note(struct task_struct *prev)
 
 	if (ran < STINT_NS || !prev->pid)
 		return;
-	stints = &gpc_stints[bpf_get_smp_processor_id() & (GPC_MAX_CPUS - 1)];
-	one = &stints->ring[stints->next++ & (STINTS - 1)];
+	stints = &gpc_stays[bpf_get_smp_processor_id() & (GPC_MAX_CPUS - 1)];
+	one = &stints->ring[stints->next++ & (GPC_STINTS - 1)];
 	one->end_ns = bpf_ktime_get_ns();
 	one->ran_ns = ran;
 	one->tid = prev->pid;
@@ -46,13 +32,13 @@ static __always_inline void stint_note(struct task_struct *prev)
 /* The longest stay that ended within a wait on the CPU it began on; NULL: all were short. */
 static __always_inline struct gpc_stint *stint_longest(__u32 cpu, __u64 since)
 {
-	struct gpc_stints *stints = &gpc_stints[cpu & (GPC_MAX_CPUS - 1)];
+	struct gpc_stints *stints = &gpc_stays[cpu & (GPC_MAX_CPUS - 1)];
 	struct gpc_stint *longest = NULL;
 	__u64 most = 0;
 	int i;
 
 #pragma unroll
-	for (i = 0; i < STINTS; i++) {
+	for (i = 0; i < GPC_STINTS; i++) {
 		struct gpc_stint *one = &stints->ring[i];
 
 		/* Began after the wait did, as the CPU was the waiter's; a realtime task's account

@@ -1,10 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/*
- * The few kernel types the programs touch, and what differs between architectures.
- *
- * Only fields that are read are declared; libbpf moves each access to where the running kernel
- * has the field (CO-RE), so no generated vmlinux.h is needed.
- */
+/* What differs between compilers and between architectures, and the kernel's constants. */
 #ifndef GPC_COMPAT_H
 #define GPC_COMPAT_H
 
@@ -34,103 +29,27 @@ enum {
 enum {
 	BPF_NOEXIST = 1,
 	BPF_F_NO_PREALLOC = 1,
+	BPF_RB_AVAIL_DATA = 0,
 	BPF_RB_NO_WAKEUP = 1,
+	BPF_RB_FORCE_WAKEUP = 2,
+	BPF_RINGBUF_HDR_SZ = 8,
 	BPF_LOCAL_STORAGE_GET_F_CREATE = 1,
 };
 
-#include <bpf/bpf_helpers.h>
-#include <bpf/bpf_tracing.h>
-#include <bpf/bpf_core_read.h>
-
-#define GPC_CORE __attribute__((preserve_access_index))
-
-struct upid {
-	int nr;
-} GPC_CORE;
-
-struct pid {
-	unsigned int level;
-	struct upid numbers[1];
-} GPC_CORE;
-
-struct super_block {
-	__u32 s_dev;
-} GPC_CORE;
-
-struct inode {
-	__u16 i_mode;
-	unsigned long i_ino;
-	struct super_block *i_sb;
-} GPC_CORE;
-
-struct address_space {
-	struct inode *host;
-} GPC_CORE;
-
-struct file {
-	struct inode *f_inode;
-} GPC_CORE;
-
-struct fdtable {
-	unsigned int max_fds;
-	struct file **fd;
-} GPC_CORE;
-
-struct files_struct {
-	struct fdtable *fdt;
-} GPC_CORE;
+/* Who compiles: clang ahead of time for any kernel, or BCC on the host for the kernel that runs. */
+#ifdef GPC_BCC
+#include "bcc.bpf.h"
+#else
+#include "core.bpf.h"
+#endif
 
 typedef struct {
 	int counter;
 } atomic_t;
 
-struct signal_struct {
-	atomic_t live;
-} GPC_CORE;
-
-struct cfs_rq {
-	int throttle_count;
-	__u64 throttled_clock_self_time;
-} GPC_CORE;
-
-struct sched_entity {
-	__u64 sum_exec_runtime;
-	__u64 prev_sum_exec_runtime;
-	struct cfs_rq *cfs_rq;
-} GPC_CORE;
-
-struct task_struct {
-	unsigned int __state;
-	unsigned int flags;
-	int on_cpu;
-	int exit_state;
-	int pid;
-	int tgid;
-	int pagefault_disabled;
-	struct sched_entity se;
-	struct task_struct *real_parent;
-	struct task_struct *group_leader;
-	struct pid *thread_pid;
-	struct signal_struct *signal;
-	struct files_struct *files;
-	char comm[16];
-} GPC_CORE;
-
-struct hrtimer {
-	__u8 is_soft;
-} GPC_CORE;
-
 struct seq_file;
-struct bpf_iter_meta {
-	struct seq_file *seq;
-} GPC_CORE;
-
-struct bpf_iter__task {
-	struct bpf_iter_meta *meta;
-	struct task_struct *task;
-} GPC_CORE;
-
 struct bpf_perf_event_data;
+#include "types.bpf.h"
 
 /* include/linux/sched.h */
 #define PF_EXITING 0x00000004
@@ -148,13 +67,6 @@ struct bpf_perf_event_data;
 #define S_IFSOCK 0xc000
 
 #if defined(__TARGET_ARCH_x86)
-struct pt_regs {
-	unsigned long di;
-	unsigned long si;
-	unsigned long dx;
-	unsigned long orig_ax;
-} GPC_CORE;
-
 #define GPC_REGS_NR(regs) ((long)(regs)->orig_ax)
 #define GPC_REGS_ARG0(regs) ((regs)->di)
 #define GPC_REGS_ARG1(regs) ((regs)->si)

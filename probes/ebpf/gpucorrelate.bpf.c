@@ -6,6 +6,7 @@
 #include "compat.bpf.h"
 #include "events.gen.h"
 #include "layout.gen.h"
+#include "shared.bpf.h"
 #include "state.bpf.h"
 #include "names.bpf.h"
 #include "syscalls.bpf.h"
@@ -19,4 +20,4 @@
 #include "spins.bpf.h"
 #include "walk.bpf.h"
 
-char LICENSE[] SEC("license") = "Dual BSD/GPL";
+GPC_LICENSE("Dual BSD/GPL");

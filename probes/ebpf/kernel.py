@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import select
 import struct
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpucorrelate.probes.ebpf import bpf, support
+from gpucorrelate.probes.ebpf import backends, bpfsys, support
 from gpucorrelate.probes.ebpf.decode import SUM_KEY, SUM_VALUE
 from gpucorrelate.probes.ebpf.layout import (
     CONFIG_WORDS,
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 #: Rings of all CPUs together are kept below this: 2 MiB each on 128 CPUs, which is still some
 #: 20,000 records between two drains.
 MAX_RINGS_BYTES = 1 << 28
+#: The tracer is woken when a ring is filled to this part: what is left holds more than comes
+#: while it wakes up.
+_WAKE_PART = 4
 _SUM_MAPS = ("gpc_sums_even", "gpc_sums_odd")
 _WHAT = {kind: kind.name.lower() for kind in KernelRecord}
 
@@ -86,7 +90,8 @@ class Kernel:
         self._ring_fds: list[int] = []
         self._rings: list[Ring] = []
         self._fill_bytes = 0
-        self._object = bpf.BpfObject(support.object_path())
+        self._filled = select.epoll()
+        self._object = backends.open_programs(found.backend)
         try:
             self._configure(config)
             self._object.load()
@@ -105,6 +110,7 @@ class Kernel:
                 self._object.skip(name)
         words = [0] * CONFIG_WORDS
         words[ConfigSlot.MIN_WAIT_NS] = config.min_wait_ns
+        words[ConfigSlot.WAKE_BYTES] = self._ring_bytes // _WAKE_PART
         words[ConfigSlot.FAULT_PROGRAMS] = int("fault_user" in self._support.programs)
         self._object.set_initial(".rodata.config", struct.pack(f"<{CONFIG_WORDS}Q", *words))
         self._object.set_max_entries("gpc_rings", self._cpus[-1] + 1)
@@ -126,6 +132,7 @@ class Kernel:
         self._targets = np.frombuffer(self._maps[".bss.targets"], u64, TARGET_WORDS)
         counters = np.frombuffer(self._maps[".bss.cpus"], u64, MAX_CPUS * CPU_WORDS)
         self._counters = counters.reshape(MAX_CPUS, CPU_WORDS)[: self._cpus[-1] + 1]
+        self._first_drops = self._counters[:, CpuSlot.FIRST_DROP_NS]
         self._counted = self._counters.copy()
         self._missed = 0
         self._asked_ns = time.monotonic_ns()
@@ -134,9 +141,11 @@ class Kernel:
     def _make_rings(self) -> None:
         outer = self._object.map_fd("gpc_rings")
         for cpu in self._cpus:
-            fd = bpf.create_ring(f"gpc_ring{cpu}", self._ring_bytes)
+            fd = bpfsys.create_ring(f"gpc_ring{cpu}", self._ring_bytes)
             self._ring_fds.append(fd)
-            bpf.set_inner_map(outer, cpu, fd)
+            bpfsys.set_inner_map(outer, cpu, fd)
+            # Edges alone: records that may lie there until the next drain are no news.
+            self._filled.register(fd, select.EPOLLIN | select.EPOLLET)
             self._rings.append(Ring(fd, self._ring_bytes))
 
     def attach(self) -> None:
@@ -193,6 +202,14 @@ class Kernel:
         self._control[ControlSlot.ITER_TGID] = tgid
         return self._object.read_iterator(support.WALK_PROGRAM)
 
+    def fileno(self) -> int:
+        """Readable when a ring fills, or holds a new process; until ``calm``."""
+        return self._filled.fileno()
+
+    def calm(self) -> None:
+        """What made ``fileno`` readable is known."""
+        self._filled.poll(0)
+
     def take(self, limit: int) -> list[NDArray[np.void]]:
         """Records of each ring that has any."""
         found: list[NDArray[np.void]] = []
@@ -215,13 +232,19 @@ class Kernel:
         self._control[ControlSlot.SUM_WINDOW] = window + 1
         if wait:
             # Putting the same ring in place again waits for all running programs.
-            bpf.set_inner_map(self._object.map_fd("gpc_rings"), self._cpus[0], self._ring_fds[0])
+            rings = self._object.map_fd("gpc_rings")
+            bpfsys.set_inner_map(rings, self._cpus[0], self._ring_fds[0])
             found.append(self._take_sums(fds[window & 1]))
         return found
 
     @staticmethod
     def _take_sums(fd: int) -> tuple[bytes, bytes]:
-        return bpf.take_all(fd, SUM_KEY.itemsize, SUM_VALUE.itemsize, SUM_ENTRIES)
+        return bpfsys.take_all(fd, SUM_KEY.itemsize, SUM_VALUE.itemsize, SUM_ENTRIES)
+
+    @property
+    def dropping(self) -> bool:
+        """Whether a ring was full since ``losses`` was called."""
+        return bool(self._first_drops.any())
 
     def losses(self, now_ns: int) -> list[Loss]:
         """What was lost since the last call."""
@@ -230,7 +253,7 @@ class Kernel:
         first = counters[:, CpuSlot.FIRST_DROP_NS]
         begun = first[first > 0]
         since = int(begun.min()) if len(begun) else 0
-        self._counters[:, CpuSlot.FIRST_DROP_NS] = 0
+        self._first_drops[:] = 0
         self._counted = counters
         found = [
             Loss("bpf.ring", _WHAT[kind], lost, since, now_ns)
@@ -275,6 +298,7 @@ class Kernel:
     def close(self) -> None:
         """Detach, unload and unmap."""
         self._object.close()
+        self._filled.close()
         for ring in self._rings:
             ring.close()
         self._rings = []
@@ -282,7 +306,7 @@ class Kernel:
             os.close(fd)
         self._ring_fds = []
         # The arrays hold the mappings open: they go first.
-        for name in ("_control", "_targets", "_counters"):
+        for name in ("_control", "_targets", "_first_drops", "_counters"):
             self.__dict__.pop(name, None)
         for memory in self.__dict__.pop("_maps", {}).values():
             # A traceback may still hold an array: the mapping then goes with it.

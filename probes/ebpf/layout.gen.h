@@ -9,10 +9,61 @@
 #define GPC_CONTROL_WORDS 8
 #define GPC_CONFIG_WORDS 8
 #define GPC_SUM_ENTRIES 16384
+#define GPC_STATE_BYTES 168
+#define GPC_SUM_KEY_BYTES 12
+#define GPC_SUM_BYTES 48
+#define GPC_STINTS_BYTES 200
+#define GPC_REC_BYTES 80
+#define GPC_MAP_MARK 0x47500000
+
+#define GPC_KINDS 512
+#define GPC_KIND_TABLE \
+	{ \
+		[0] = GPC_WAIT_READ, /* read */ \
+		[1] = GPC_WAIT_WRITE, /* write */ \
+		[7] = GPC_WAIT_POLL, /* poll */ \
+		[16] = GPC_WAIT_IOCTL, /* ioctl */ \
+		[17] = GPC_WAIT_READ, /* pread64 */ \
+		[18] = GPC_WAIT_WRITE, /* pwrite64 */ \
+		[19] = GPC_WAIT_READ, /* readv */ \
+		[20] = GPC_WAIT_WRITE, /* writev */ \
+		[23] = GPC_WAIT_SELECT, /* select */ \
+		[35] = GPC_WAIT_SLEEP, /* nanosleep */ \
+		[40] = GPC_WAIT_WRITE, /* sendfile */ \
+		[42] = GPC_WAIT_WRITE, /* connect */ \
+		[43] = GPC_WAIT_READ, /* accept */ \
+		[44] = GPC_WAIT_WRITE, /* sendto */ \
+		[45] = GPC_WAIT_READ, /* recvfrom */ \
+		[46] = GPC_WAIT_WRITE, /* sendmsg */ \
+		[47] = GPC_WAIT_READ, /* recvmsg */ \
+		[74] = GPC_WAIT_WRITE, /* fsync */ \
+		[75] = GPC_WAIT_WRITE, /* fdatasync */ \
+		[202] = GPC_WAIT_FUTEX, /* futex */ \
+		[230] = GPC_WAIT_SLEEP, /* clock_nanosleep */ \
+		[232] = GPC_WAIT_EPOLL, /* epoll_wait */ \
+		[270] = GPC_WAIT_SELECT, /* pselect6 */ \
+		[271] = GPC_WAIT_POLL, /* ppoll */ \
+		[275] = GPC_WAIT_READ, /* splice: fd_in */ \
+		[277] = GPC_WAIT_WRITE, /* sync_file_range */ \
+		[278] = GPC_WAIT_WRITE, /* vmsplice */ \
+		[281] = GPC_WAIT_EPOLL, /* epoll_pwait */ \
+		[288] = GPC_WAIT_READ, /* accept4 */ \
+		[295] = GPC_WAIT_READ, /* preadv */ \
+		[296] = GPC_WAIT_WRITE, /* pwritev */ \
+		[299] = GPC_WAIT_READ, /* recvmmsg */ \
+		[307] = GPC_WAIT_WRITE, /* sendmmsg */ \
+		[327] = GPC_WAIT_READ, /* preadv2 */ \
+		[328] = GPC_WAIT_WRITE, /* pwritev2 */ \
+		[426] = GPC_WAIT_IO_URING, /* io_uring_enter */ \
+		[441] = GPC_WAIT_EPOLL, /* epoll_pwait2 */ \
+		[449] = GPC_WAIT_FUTEX, /* futex_waitv */ \
+		[455] = GPC_WAIT_FUTEX, /* futex_wait */ \
+	}
 
 enum {
 	GPC_CFG_MIN_WAIT_NS = 0,
 	GPC_CFG_FAULT_PROGRAMS = 1,
+	GPC_CFG_WAKE_BYTES = 2,
 };
 
 enum {
@@ -43,6 +94,20 @@ enum {
 	GPC_ITER_REPORT = 0,
 	GPC_ITER_ATTACH = 1,
 	GPC_ITER_FORGET = 2,
+};
+
+enum {
+	GPC_MAP_CONFIG = 0,
+	GPC_MAP_KINDS = 1,
+	GPC_MAP_CONTROL = 2,
+	GPC_MAP_TARGETS = 3,
+	GPC_MAP_CPUS = 4,
+	GPC_MAP_STINTS = 5,
+	GPC_MAP_WALK = 6,
+	GPC_MAP_RINGS = 7,
+	GPC_MAP_STATES = 8,
+	GPC_MAP_SUMS_EVEN = 9,
+	GPC_MAP_SUMS_ODD = 10,
 };
 
 #endif

@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 from pathlib import Path
 
+from gpucorrelate.probes.ebpf import syscall_kinds
 from gpucorrelate.probes.wire import cgen
 
 HEADER_PATH = Path(__file__).resolve().parent / "layout.gen.h"
@@ -26,6 +27,14 @@ CONTROL_WORDS = 8
 CONFIG_WORDS = 8
 #: Threads and kinds that one window of short-wait sums can hold; beyond it waits are streamed.
 SUM_ENTRIES = 16384
+#: Sizes of what lies in the maps; C asserts them, for every compiler.
+STATE_BYTES = 168
+SUM_KEY_BYTES = 12
+SUM_BYTES = 48
+STINTS_BYTES = 200
+REC_BYTES = 80
+#: Where a program that BCC compiled names map N it has this plus N until the map is made.
+MAP_MARK = 0x47500000
 
 
 class ConfigSlot(enum.IntEnum):
@@ -33,6 +42,7 @@ class ConfigSlot(enum.IntEnum):
 
     MIN_WAIT_NS = 0
     FAULT_PROGRAMS = 1
+    WAKE_BYTES = 2
 
 
 class ControlSlot(enum.IntEnum):
@@ -71,11 +81,28 @@ class IterMode(enum.IntEnum):
     FORGET = 2
 
 
+class MapSlot(enum.IntEnum):
+    """What the programs share, for a compiler that does not declare it to the loader."""
+
+    CONFIG = 0
+    KINDS = 1
+    CONTROL = 2
+    TARGETS = 3
+    CPUS = 4
+    STINTS = 5
+    WALK = 6
+    RINGS = 7
+    STATES = 8
+    SUMS_EVEN = 9
+    SUMS_ODD = 10
+
+
 _ENUMS = (
     (ConfigSlot, "GPC_CFG"),
     (ControlSlot, "GPC_CTL"),
     (CpuSlot, "GPC_CPU"),
     (IterMode, "GPC_ITER"),
+    (MapSlot, "GPC_MAP"),
 )
 
 
@@ -93,6 +120,14 @@ def header() -> str:
         f"#define GPC_CONTROL_WORDS {CONTROL_WORDS}",
         f"#define GPC_CONFIG_WORDS {CONFIG_WORDS}",
         f"#define GPC_SUM_ENTRIES {SUM_ENTRIES}",
+        f"#define GPC_STATE_BYTES {STATE_BYTES}",
+        f"#define GPC_SUM_KEY_BYTES {SUM_KEY_BYTES}",
+        f"#define GPC_SUM_BYTES {SUM_BYTES}",
+        f"#define GPC_STINTS_BYTES {STINTS_BYTES}",
+        f"#define GPC_REC_BYTES {REC_BYTES}",
+        f"#define GPC_MAP_MARK {MAP_MARK:#x}",
+        "",
+        syscall_kinds.c_table(),
         "",
     ]
     for members, prefix in _ENUMS:

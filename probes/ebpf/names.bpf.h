@@ -55,7 +55,10 @@ static __always_inline void task_emit(struct task_struct *task, __u32 event, con
 	if (!r)
 		return;
 	task_fill(r, task, event, comm, parent, creator);
-	rec_submit(r);
+	if (event == GPC_TASK_FORK && task->pid == task->tgid)
+		rec_submit_now(r); /* a new process, whose name and owner procfs knows */
+	else
+		rec_submit(r);
 }
 
 /* Say once in an epoch who a task is: a short-lived waker's name is gone when one asks later. */

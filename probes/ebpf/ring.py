@@ -31,6 +31,7 @@ _SLOT_WORDS = SLOT.itemsize // 8
 #: Header bits of include/uapi/linux/bpf.h: being written; to be ignored.
 _BUSY = np.uint32(1 << 31)
 _DISCARDED = np.uint32(1 << 30)
+_MARKED = int(_BUSY | _DISCARDED)
 _MAP_POPULATE = getattr(mmap, "MAP_POPULATE", 0x8000)
 
 
@@ -66,43 +67,49 @@ class Ring:
             mmap.PROT_READ,
             offset=page,
         )
-        self._consumed = np.frombuffer(self._consumer_map, np.uint64, 1)
-        self._produced = np.frombuffer(self._producer_map, np.uint64, 1)
+        # Not numpy: one number at a time is cheaper without it, and is asked of every ring.
+        self._consumed = memoryview(self._consumer_map)[:8].cast("Q")
+        self._produced = memoryview(self._producer_map)[:8].cast("Q")
         self._data = np.frombuffer(self._producer_map, np.uint8, 2 * size_bytes, offset=page)
         self._mask = size_bytes - 1
 
     @property
     def pending_bytes(self) -> int:
         """Bytes written and not yet taken."""
-        return int(self._produced[0]) - int(self._consumed[0])
+        return self._produced[0] - self._consumed[0]
 
     @property
     def written(self) -> int:
         """Records that ever went into the ring."""
-        return int(self._produced[0]) // SLOT.itemsize
+        return self._produced[0] // SLOT.itemsize
 
     def take(self, limit: int) -> NDArray[np.void]:
         """Up to ``limit`` finished records, oldest first, copied out of the ring."""
-        start = int(self._consumed[0])
-        count = min((int(self._produced[0]) - start) // SLOT.itemsize, limit)
+        start = self._consumed[0]
+        count = min((self._produced[0] - start) // SLOT.itemsize, limit)
         at = start & self._mask
         slots = self._data[at : at + count * SLOT.itemsize].view(SLOT)
-        length = slots["ring_length"]
-        busy = np.flatnonzero(length & _BUSY)
-        if busy.size:
-            # Everything before the first unfinished record; the rest the next time.
-            slots = slots[: int(busy[0])]
-            length = slots["ring_length"]
         # As words: numpy copies records of many fields one field at a time.
-        words = slots.view(np.uint64).reshape(len(slots), _SLOT_WORDS)[:, 1:]
-        keep = (length & _DISCARDED) == 0
-        taken = words.copy() if keep.all() else words[keep]
-        self._consumed[0] = start + len(slots) * SLOT.itemsize
+        words = slots.view(np.uint64).reshape(count, _SLOT_WORDS)
+        # The length is the lower half of the first word.
+        if int(np.bitwise_or.reduce(words[:, 0])) & _MARKED:
+            length = slots["ring_length"]
+            busy = np.flatnonzero(length & _BUSY)
+            if busy.size:
+                # Everything before the first unfinished record; the rest the next time.
+                count = int(busy[0])
+            keep = (length[:count] & _DISCARDED) == 0
+            taken = words[:count, 1:][keep]
+        else:
+            taken = words[:, 1:].copy()
+        self._consumed[0] = start + count * SLOT.itemsize
         return as_records(taken)
 
     def close(self) -> None:
         """Unmap the ring."""
-        # The arrays hold the mappings open: they go first.
-        del self._consumed, self._produced, self._data
+        # What looks into the mappings holds them open: it goes first.
+        self._consumed.release()
+        self._produced.release()
+        del self._data
         self._consumer_map.close()
         self._producer_map.close()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpucorrelate.probes.wire.errors import SelfTestError
+from gpucorrelate.probes.wire.errors import NoSuchProcessError, SelfTestError
 from gpucorrelate.probes.wire.frame import StringTable
 from gpucorrelate.probes.wire.schema import BY_NAME, FdKind, WaitKind
 
@@ -129,7 +129,11 @@ def run(tracer: Tracer) -> None:
     strings = StringTable()
     problem = ""
     for _ in range(_TRIES):
-        tracer.add_target(pid)
+        try:
+            tracer.add_target(pid)
+        except NoSuchProcessError:
+            problem = "this process is not among the tasks that they see"
+            continue
         ours = tracer.targets()
         try:
             made = _make_wait()

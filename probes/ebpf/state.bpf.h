@@ -1,60 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* What the programs share: targets, rings, counters, and what is known about each thread. */
+/* What every program does with what they share: targets, counters, records. */
 #ifndef GPC_STATE_H
 #define GPC_STATE_H
-
-/* Fixed at load; positions in layout.gen.h. */
-const volatile __u64 gpc_config[GPC_CONFIG_WORDS] SEC(".rodata.config");
-/* Written by the tracer while the programs run. */
-__u64 gpc_control[GPC_CONTROL_WORDS] SEC(".bss.control");
-/* One bit a process id: plain memory, because every context switch looks here twice. */
-__u64 gpc_targets[GPC_TARGET_WORDS] SEC(".bss.targets");
-__u64 gpc_cpus[GPC_MAX_CPUS][GPC_CPU_WORDS] SEC(".bss.cpus");
-
-struct gpc_ring {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 4096);
-};
-
-/* One ring a CPU: a ring shared by all costs three times as much when CPUs contend for it. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__array(values, struct gpc_ring);
-} gpc_rings SEC(".maps");
-
-struct gpc_state {
-	__u64 off_ns;	/* left the CPU; 0: it is on one */
-	__u64 wake_ns;	/* made runnable since */
-	__u64 early_ns; /* woken before it was asleep */
-	__u64 arg;
-	__u32 waker_tid, waker_tgid; /* preempted: who took the CPU */
-	__u32 early_tid, early_tgid;
-	__u32 op;
-	__u32 epoch; /* announced in this epoch */
-	__s16 nr, waker_nr, early_nr, fault_nr;
-	__u8 kind, flags, early_flags, fault_flags;
-	/* The page fault it is in; fault_ns 0: none. */
-	__u32 fault_dev;
-	__u64 fault_ns, fault_addr, fault_inode, fault_block_ns, fault_wake_ns;
-	__u32 fault_tid, fault_tgid;
-	/* A run of sched_yield calls; spin_turns 0: none. */
-	__u64 spin_start_ns, spin_last_ns;
-	__u32 spin_turns;
-	__u32 cpu; /* it left */
-	/* Whose account of throttled time is compared at the end; NULL: nobody's. */
-	struct cfs_rq *queue;
-	__u64 throttled_ns;
-	__u64 due_ns; /* when the sleep it is in ends by itself; 0: unknown */
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_TASK_STORAGE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, int);
-	__type(value, struct gpc_state);
-} gpc_states SEC(".maps");
 
 static __always_inline bool is_target(__u32 tgid)
 {
@@ -132,10 +79,30 @@ static __always_inline struct gpc_rec *rec_reserve(__u8 rec_kind, struct task_st
 	return r;
 }
 
+/* More records than can be under way on one CPU at a time: task, softirq, hard irq, NMI. */
+#define GPC_WAKE_SPAN (16 * (sizeof(struct gpc_rec) + BPF_RINGBUF_HDR_SZ))
+
+/*
+ * The tracer drains on a slow clock, as waking it for every record would cost more than they
+ * do. It is woken once by a ring that fills between two drains.
+ */
 static __always_inline void rec_submit(struct gpc_rec *r)
 {
-	/* The tracer drains on a clock: waking it for every record would cost more than it. */
-	bpf_ringbuf_submit(r, BPF_RB_NO_WAKEUP);
+	__u64 filled = 0, flags = BPF_RB_NO_WAKEUP;
+	__u32 cpu = r->cpu;
+	void *ring = bpf_map_lookup_elem(&gpc_rings, &cpu);
+
+	if (ring)
+		filled = bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA);
+	if (filled - gpc_config[GPC_CFG_WAKE_BYTES] < GPC_WAKE_SPAN)
+		flags = BPF_RB_FORCE_WAKEUP;
+	bpf_ringbuf_submit(r, flags);
+}
+
+/* The same, and the tracer is woken: for what is rare and must be looked at while it lives. */
+static __always_inline void rec_submit_now(struct gpc_rec *r)
+{
+	bpf_ringbuf_submit(r, BPF_RB_FORCE_WAKEUP);
 }
 
 /* The syscall a thread is in; -1: none (user code, exception), -2: it never runs user code. */

@@ -3,25 +3,6 @@
 #ifndef GPC_SUMS_H
 #define GPC_SUMS_H
 
-struct gpc_sum_key {
-	__u32 tid, tgid, kind;
-};
-
-struct gpc_sum {
-	__u64 count, sum_ns, runq_ns, max_ns, start_ns, end_ns;
-};
-
-struct gpc_sums {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, GPC_SUM_ENTRIES);
-	__type(key, struct gpc_sum_key);
-	__type(value, struct gpc_sum);
-};
-
-/* Two windows: the tracer reads one while waits are summed into the other. */
-struct gpc_sums gpc_sums_even SEC(".maps");
-struct gpc_sums gpc_sums_odd SEC(".maps");
-
 static __always_inline void sum_into(struct gpc_sum *v, __u64 start, __u64 now, __u64 runq)
 {
 	__u64 length = now - start;

@@ -13,7 +13,9 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpucorrelate.probes.ebpf import bpf
+from gpucorrelate.probes.ebpf import bcc, bpf
+from gpucorrelate.probes.ebpf.values import BACKENDS, Backend
+from gpucorrelate.probes.wire.errors import KernelSupportError
 
 #: Inode of the initial pid namespace (PROC_PID_INIT_INO of include/linux/proc_ns.h).
 _INITIAL_PID_NS = "pid:[4026531836]"
@@ -40,12 +42,20 @@ FAULT_PROGRAMS = {"fault_user": "page_fault_user", "fault_kernel": "page_fault_k
 #: Programs run by perf software events: ``enum perf_sw_ids`` of include/uapi/linux/perf_event.h.
 FAULT_EVENTS = {"fault_minor": 5, "fault_major": 6}
 SPIN_PROGRAM = "spin_syscall"
+SPIN_TRACEPOINT = "sys_enter"
 WALK_PROGRAM = "walk_tasks"
 
 _TRACEPOINTS = (*SCHED_PROGRAMS.values(), *TASK_PROGRAMS.values(), *CONTEXT_PROGRAMS.values(),
-                *FAULT_PROGRAMS.values(), "sys_enter")  # fmt: skip
+                *FAULT_PROGRAMS.values(), SPIN_TRACEPOINT)  # fmt: skip
 #: Types, functions and variables looked up in the kernel's BTF besides the tracepoints.
 _SYMBOLS = ("bpf_iter__task", "bpf_task_pt_regs", "bpf_get_current_task_btf")
+
+
+def tracepoints() -> dict[str, str]:
+    """Every program that belongs to a tracepoint, with that tracepoint."""
+    pairs = (SCHED_PROGRAMS, TASK_PROGRAMS, CONTEXT_PROGRAMS, FAULT_PROGRAMS)
+    return {**{name: point for one in pairs for name, point in one.items()},
+            SPIN_PROGRAM: SPIN_TRACEPOINT}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -64,6 +74,7 @@ class KernelFacts:
             ``""`` where it has none.
         libbpf: Version of libbpf, or ``None``.
         object_built: Whether the compiled programs are there.
+        bcc: BCC, or ``None``: it is missing, or nobody asked.
     """
 
     machine: str
@@ -76,6 +87,7 @@ class KernelFacts:
     lockdown: str
     libbpf: str | None
     object_built: bool
+    bcc: bcc.FoundBcc | None = None
 
     def has_capability(self, number: int) -> bool:
         """Whether a capability is effective."""
@@ -107,11 +119,13 @@ class Support:
         programs: Programs to load and attach, yield runs left out (they are attached on demand).
         spins: Whether yield runs can be traced.
         missing: What cannot be seen, worst first.
+        backend: What loads them.
     """
 
     programs: tuple[str, ...]
     spins: bool
     missing: tuple[Missing, ...]
+    backend: Backend = Backend.LIBBPF
 
     @property
     def usable(self) -> bool:
@@ -159,12 +173,24 @@ def _pid_namespace(root: Path) -> bool | None:
         return None
 
 
-def facts(root: Path = Path("/")) -> KernelFacts:
+def facts(root: Path = Path("/"), *, backend: str = "auto") -> KernelFacts:
     """Read what decides which programs can run.
 
     Args:
         root: Where ``proc`` and ``sys`` are; for tests.
+        backend: One of ``BACKENDS``. BCC, which takes a process to ask for, is looked for only
+            where it may be needed.
+
+    Raises:
+        KernelSupportError: there is no such backend.
     """
+    if backend not in BACKENDS:
+        raise KernelSupportError(
+            f"no backend {backend!r}", hint=f"backends: {', '.join(BACKENDS)}"
+        )
+    libbpf, built = bpf.library_version(), object_path().exists()
+    ready = libbpf is not None and built
+    look = backend == Backend.BCC or (backend != Backend.LIBBPF and not ready)
     try:
         btf = (root / "sys/kernel/btf/vmlinux").read_bytes()
     except OSError:
@@ -179,12 +205,33 @@ def facts(root: Path = Path("/")) -> KernelFacts:
         perf_event_paranoid=int(paranoid) if paranoid.lstrip("-").isdigit() else None,
         initial_pid_ns=_pid_namespace(root),
         lockdown=parse_lockdown(_read(root / "sys/kernel/security/lockdown")),
-        libbpf=bpf.library_version(),
-        object_built=object_path().exists(),
+        libbpf=libbpf,
+        object_built=built,
+        bcc=bcc.find() if look else None,
     )
 
 
-def _fatal(found: KernelFacts) -> list[Missing]:
+def choose(found: KernelFacts, backend: str) -> Backend:
+    """The backend for what was asked for, one of ``BACKENDS``."""
+    if backend != "auto":
+        return Backend(backend)
+    ready = found.libbpf is not None and found.object_built
+    return Backend.BCC if found.bcc is not None and not ready else Backend.LIBBPF
+
+
+def _backend_missing(found: KernelFacts, backend: Backend) -> list[tuple[str, str]]:
+    if backend is Backend.BCC:
+        return [] if found.bcc is not None else [("BCC is not installed", bcc.INSTALL)]
+    missing = []
+    if found.libbpf is None:
+        missing.append(("libbpf.so.1 is not installed", "Debian: apt-get install libbpf1"))
+    if not found.object_built:
+        build = "python -m gpucorrelate.probes.ebpf.build"
+        missing.append(("the BPF programs are not compiled", build))
+    return missing
+
+
+def _fatal(found: KernelFacts, backend: Backend) -> list[Missing]:
     missing: list[Missing] = []
 
     def lacks(why: str, mend: str) -> None:
@@ -197,13 +244,8 @@ def _fatal(found: KernelFacts) -> list[Missing]:
             "the kernel has no BTF (/sys/kernel/btf/vmlinux)",
             "use a kernel built with CONFIG_DEBUG_INFO_BTF=y; Debian's and Ubuntu's are",
         )
-    if found.libbpf is None:
-        lacks("libbpf.so.1 is not installed", "Debian: apt-get install libbpf1")
-    if not found.object_built:
-        lacks(
-            "the BPF programs are not compiled",
-            "python -m gpucorrelate.probes.ebpf.build",
-        )
+    for why, mend in _backend_missing(found, backend):
+        lacks(why, mend)
     admin = found.has_capability(_CAP_SYS_ADMIN)
     if not admin and not (found.has_capability(_CAP_BPF) and found.has_capability(_CAP_PERFMON)):
         lacks("CAP_BPF and CAP_PERFMON are missing", "run as root or with these capabilities")
@@ -246,14 +288,16 @@ def _faults(found: KernelFacts) -> tuple[list[str], list[Missing]]:
     return programs, missing
 
 
-def decide(found: KernelFacts, *, faults: bool = True) -> Support:
+def decide(found: KernelFacts, *, faults: bool = True, backend: str = "auto") -> Support:
     """Which programs to load on a host with these facts.
 
     Args:
         found: What was read.
         faults: Whether page faults are wanted.
+        backend: What was asked for, one of ``BACKENDS``.
     """
-    missing = _fatal(found)
+    chosen = choose(found, backend)
+    missing = _fatal(found, chosen)
     programs = [*SCHED_PROGRAMS, WALK_PROGRAM]
     programs += [name for name, needs in TASK_PROGRAMS.items() if needs in found.symbols]
     context = [name for name, needs in CONTEXT_PROGRAMS.items() if needs in found.symbols]
@@ -273,7 +317,7 @@ def decide(found: KernelFacts, *, faults: bool = True) -> Support:
     if found.initial_pid_ns is False:
         why = "not in the initial pid namespace: ids in records are the initial namespace's"
         missing.append(Missing("ebpf.pidns", why, "run with the host's pid namespace"))
-    spins = "sys_enter" in found.symbols
+    spins = SPIN_TRACEPOINT in found.symbols
     if not spins:
         missing.append(Missing("ebpf.spins", "the kernel lacks sys_enter: no yield runs", ""))
-    return Support(tuple(programs), spins, tuple(missing))
+    return Support(tuple(programs), spins, tuple(missing), chosen)

@@ -12,14 +12,13 @@ static __always_inline void throttle_note(struct gpc_state *s, struct task_struc
 	struct cfs_rq *queue = NULL;
 
 	s->queue = NULL;
-	if (!bpf_core_field_exists(task->se.cfs_rq) ||
-	    !bpf_core_field_exists(queue->throttle_count))
+	if (!GPC_HAS(sched_entity, cfs_rq) || !GPC_HAS(cfs_rq, throttle_count))
 		return;
 	queue = task->se.cfs_rq;
 	if (!queue)
 		return;
 	s->queue = queue;
-	if (bpf_core_field_exists(queue->throttled_clock_self_time))
+	if (GPC_HAS(cfs_rq, throttled_clock_self_time))
 		s->throttled_ns = queue->throttled_clock_self_time;
 	else
 		s->throttled_ns = queue->throttle_count > 0;
@@ -36,7 +35,7 @@ static __always_inline __u64 throttle_since(struct gpc_state *s, __u64 length)
 
 	if (!queue)
 		return 0;
-	if (!bpf_core_field_exists(queue->throttled_clock_self_time))
+	if (!GPC_HAS(cfs_rq, throttled_clock_self_time))
 		return s->throttled_ns ? length : 0;
 	/* The queue may be gone with its cgroup: no plain access. */
 	if (bpf_core_read(&now, sizeof(now), &queue->throttled_clock_self_time) ||

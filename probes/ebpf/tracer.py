@@ -82,11 +82,8 @@ class Tracer:
             SelfTestError: they run, but do not see a wait that this process makes.
         """
         config = config or TracerConfig()
-        if config.backend not in {"auto", "libbpf"}:
-            raise KernelSupportError(
-                f"no backend {config.backend!r}", hint="backends: auto, libbpf"
-            )
-        found = support.decide(support.facts(), faults=config.faults)
+        facts = support.facts(backend=config.backend)
+        found = support.decide(facts, faults=config.faults, backend=config.backend)
         for item in found.missing:
             if item.fatal:
                 raise KernelSupportError(f"waits cannot be traced: {item.why}", hint=item.mend)
@@ -103,6 +100,11 @@ class Tracer:
             kernel.close()
             raise
         return tracer
+
+    @property
+    def backend(self) -> str:
+        """What loaded the programs: ``libbpf`` or ``bcc``."""
+        return self._support.backend.value
 
     def add_target(self, tgid: int) -> None:
         """Watch a process and all it forks. Waits its threads are in begin now, flagged.
@@ -147,10 +149,28 @@ class Tracer:
                 raise KernelSupportError("yield runs cannot be traced: no sys_enter tracepoint")
             self._kernel.set_spins(on=on)
 
+    def fileno(self) -> int:
+        """Readable when a drain is due before its time: a ring fills, or a target forked."""
+        return self._kernel.fileno()
+
+    def calm(self) -> None:
+        """A drain follows: wait for the next time that one is due."""
+        with self._lock:
+            self._kernel.calm()
+
+    @property
+    def dropping(self) -> bool:
+        """Whether events were lost, for want of room, since ``losses`` was called."""
+        with self._lock:
+            return self._kernel.dropping
+
     def drain(self, strings: StringTable) -> list[Rows]:
         """Everything that happened since the last drain, bounded per CPU."""
         with self._lock:
-            parts = decode.by_kind(self._take())
+            records = self._take()
+            if not len(records):
+                return self._sums()
+            parts = decode.by_kind(records)
             if (tasks := parts.get(KernelRecord.TASK)) is not None:
                 self._learn(tasks)
             return decode.rows_of(parts, strings) + self._sums()
@@ -206,14 +226,20 @@ class Tracer:
         reason = lost.get(name, "")
         return Capability(name, worse if reason else CapabilityState.ON, reason)
 
-    def new_targets(self) -> tuple[tuple[int, int], ...]:
-        """Processes followed through fork since the last call, as ``(tgid, parent tgid)``."""
+    def new_targets(self, *, told: bool = False) -> tuple[tuple[int, int], ...]:
+        """Processes followed through fork since the last call, as ``(tgid, parent tgid)``.
+
+        Args:
+            told: Only those that drained records tell of. That costs nothing, but records may
+                have been dropped.
+        """
         with self._lock:
-            # The bitmap is the truth: records of births may have been dropped.
-            alive = self._kernel.targets()
+            alive = frozenset() if told else self._kernel.targets()
             born = sorted((set(self._parents) | alive) - self._known)
             found = tuple((tgid, self._parents.get(tgid) or _parent_of(tgid)) for tgid in born)
-            self._known = (self._known & alive) | alive
+            if not told:
+                self._known = set(alive)
+            self._known.update(tgid for tgid in born if self._kernel.is_target(tgid))
             self._parents.clear()
             return found
 
@@ -244,8 +270,9 @@ class Tracer:
     def _learn(self, tasks: NDArray[np.void]) -> None:
         for birth in decode.births(tasks):
             self._parents[birth.tgid] = birth.parent_tgid
-        if (tasks["op"] == TaskEvent.EXIT).any():
-            self._known &= self._kernel.targets()
+        ended = tasks["tgid"][tasks["op"] == TaskEvent.EXIT]
+        gone = self._known.intersection(np.unique(ended).tolist())
+        self._known -= {tgid for tgid in gone if not self._kernel.is_target(tgid)}
 
     def _sums(self, *, close: bool = False) -> list[Rows]:
         if not self._config.min_wait_ns:

@@ -3,11 +3,23 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gpucorrelate.probes.wire.schema import CapabilityState, Kind
+
+
+class Backend(enum.StrEnum):
+    """By way of what the programs get into the kernel."""
+
+    LIBBPF = "libbpf"
+    BCC = "bcc"
+
+
+#: What may be asked for; ``auto``: libbpf where it works, else BCC where that is installed.
+BACKENDS = ("auto", *(backend.value for backend in Backend))
 
 
 @dataclass(frozen=True)
@@ -63,7 +75,7 @@ class TracerConfig:
         min_wait_ns: Shorter waits are summed in the kernel per thread and kind; 0: none are.
         faults: Whether page faults are traced; costs every fault of the machine a little.
         yields: Whether runs of ``sched_yield`` are traced; costs every syscall a little.
-        backend: ``auto`` or ``libbpf``.
+        backend: ``libbpf``, ``bcc``, or ``auto``: libbpf where it works, else BCC if it is there.
     """
 
     ring_bytes: int = 8 << 20

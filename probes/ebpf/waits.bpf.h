@@ -77,7 +77,7 @@ static __always_inline __u64 wait_throttled(struct task_struct *task, struct gpc
 	if (!is_sleep(s->kind))
 		return throttle_since(s, end - s->off_ns);
 	/* The account is of the queue it was in before; it may have been woken into another. */
-	if (!s->wake_ns || end < s->wake_ns || !bpf_core_field_exists(task->se.cfs_rq) ||
+	if (!s->wake_ns || end < s->wake_ns || !GPC_HAS(sched_entity, cfs_rq) ||
 	    task->se.cfs_rq != s->queue)
 		return 0;
 	return throttle_since(s, end - s->wake_ns);

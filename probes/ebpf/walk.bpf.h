@@ -3,9 +3,6 @@
 #ifndef GPC_WALK_H
 #define GPC_WALK_H
 
-/* One record at a time: a walk is over one task at a time and is never run twice at once. */
-static struct gpc_rec gpc_walk_rec SEC(".bss.walk");
-
 static __always_inline struct gpc_rec *walk_rec(struct task_struct *task, __u8 rec_kind)
 {
 	struct gpc_rec *r = &gpc_walk_rec;

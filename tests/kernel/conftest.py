@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tracer that kernel tests share, and the marker they all carry."""
+"""The tracer that kernel tests share, by way of each backend, and the marker they all carry."""
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,11 +23,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.kernel)
 
 
-@pytest.fixture(scope="module")
-def tracer() -> Iterator[Tracer]:
-    from gpucorrelate.probes.ebpf.tracer import Tracer
+@pytest.fixture(scope="session", autouse=True)
+def _compiled_once() -> Iterator[None]:
+    """The same text becomes the same instructions: BCC takes a second for each of 30 tracers."""
+    from gpucorrelate.probes.ebpf import bcc
 
-    made = Tracer.start()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bcc, "compile_programs", functools.cache(bcc.compile_programs))
+        yield
+
+
+@pytest.fixture(scope="module", params=["libbpf", pytest.param("bcc", marks=pytest.mark.bcc)])
+def backend(request: pytest.FixtureRequest) -> str:
+    """What loads the programs: what is true of them must be true of both."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(scope="module")
+def tracer(backend: str) -> Iterator[Tracer]:
+    from gpucorrelate.probes.ebpf.tracer import Tracer, TracerConfig
+
+    made = Tracer.start(TracerConfig(backend=backend))
+    assert made.backend == backend
     yield made
     made.stop()
 

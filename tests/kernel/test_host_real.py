@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -27,13 +26,13 @@ from gpucorrelate.probes.host import psi
 from gpucorrelate.probes.host.cgroup import CgroupPoller, CgroupRound
 from gpucorrelate.probes.host.kernel_text import NO_LIMIT
 from gpucorrelate.probes.host.processes import ProcessPoller
-from gpucorrelate.probes.host.reading import Missing, Sample
 from gpucorrelate.probes.host.source import Descriptors, Folder, KeptFile, reason_of
 from gpucorrelate.probes.host.threads import ThreadPoller
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gpucorrelate.probes.host.reading import Sample
     from gpucorrelate.probes.host.thread_group import ThreadLook
 
 S = 1_000_000_000
@@ -276,58 +275,6 @@ def test_pressure_is_that_of_the_cgroup_it_is_in() -> None:
         assert 0.7 < stood / wall < 1.1
         assert grown(first, last, calm.name, name) < 0.2 * stood
         assert 0.1 < grown(first, last, pressed.name, "cpu.stat.usage") / wall < 1.1
-
-
-def test_a_trigger_fires_under_pressure_and_is_withdrawn() -> None:
-    cpu = own_cpu()
-    made = psi.open_trigger(psi.Threshold("cpu", "some", S // 5, 2 * S))
-    assert isinstance(made, psi.PsiTrigger), made
-    with made as trigger:
-        poll = select.poll()
-        poll.register(trigger, select.POLLPRI)
-        with child(BUSY, cpu=cpu), child(BUSY, cpu=cpu):
-            events = poll.poll(10_000)
-        assert events == [(trigger.fileno(), select.POLLPRI)]
-        fd = trigger.fileno()
-        poll.unregister(fd)
-    assert trigger.fileno() == -1
-    with pytest.raises(OSError, match=r".") as failed:
-        os.fstat(fd)
-    assert failed.value.errno == errno.EBADF
-
-
-def test_a_trigger_ends_with_its_cgroup() -> None:
-    with group("", "short") as folder:
-        threshold = psi.Threshold("cpu", "some", S, 2 * S)
-        made = psi.open_trigger(threshold, folder / "cpu.pressure", "cgroup:/short")
-        assert isinstance(made, psi.PsiTrigger), made
-        poll = select.poll()
-        poll.register(made, select.POLLPRI)
-        assert poll.poll(0) == []
-        folder.rmdir()
-        assert [event & select.POLLERR for _, event in poll.poll(10_000)] == [select.POLLERR]
-        made.close()
-        folder.mkdir()
-
-
-def test_windows_that_this_process_may_not_have_are_refused_with_the_reason() -> None:
-    """The kernel itself is asked, too: the rule told must be its rule."""
-    threshold = psi.Threshold("cpu", "some", S // 10, S // 2)
-    made = psi.open_trigger(threshold)
-    fd = os.open("/proc/pressure/cpu", os.O_RDWR | os.O_NONBLOCK)
-    try:
-        os.write(fd, threshold.order)
-        allowed = True
-    except OSError:
-        allowed = False
-    finally:
-        os.close(fd)
-    assert allowed == psi.may_choose_window()
-    if isinstance(made, Missing):
-        assert made.reason == "without CAP_SYS_RESOURCE windows are multiples of 2 s"
-    else:
-        made.close()
-    assert isinstance(made, psi.PsiTrigger) == allowed
 
 
 def test_a_cold_file_shows_as_waits_for_pages() -> None:

@@ -44,10 +44,10 @@ def test_a_target_in_its_own_pid_namespace_is_told_by_both_ids(tracer: Tracer) -
 
 
 _INSIDE = """
-import json, subprocess
-from gpucorrelate.probes.ebpf.tracer import Tracer
+import json, subprocess, sys
+from gpucorrelate.probes.ebpf.tracer import Tracer, TracerConfig
 from tests.kernel.observe import Seen
-tracer = Tracer.start()
+tracer = Tracer.start(TracerConfig(backend=sys.argv[1]))
 seen = Seen(tracer)
 child = subprocess.Popen(["sleep", "0.01"])
 tracer.add_target(child.pid)
@@ -63,9 +63,9 @@ print(json.dumps({"pid": child.pid, "tasks": tasks, "tgids": [w.tgid for w in wa
 
 
 @needs_unshare
-def test_a_tracer_in_a_pid_namespace_finds_its_targets_and_says_so() -> None:
+def test_a_tracer_in_a_pid_namespace_finds_its_targets_and_says_so(backend: str) -> None:
     done = subprocess.run(
-        ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", _INSIDE],
+        ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", _INSIDE, backend],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -103,17 +103,25 @@ def test_without_privileges_it_says_what_is_missing(keep: str) -> None:
     assert done.stdout.count("\n") == 1
 
 
+_STARTED = """
+import sys
+from gpucorrelate.probes.ebpf.tracer import Tracer, TracerConfig
+Tracer.start(TracerConfig(backend=sys.argv[1])).stop()
+print("ok")
+"""
+
+
 @needs_setpriv
-def test_two_capabilities_are_enough() -> None:
-    code = "from gpucorrelate.probes.ebpf.tracer import Tracer\nTracer.start().stop()\nprint('ok')"
+def test_two_capabilities_are_enough(backend: str) -> None:
     keep = "-all,+bpf,+perfmon"
     done = subprocess.run(
-        ["setpriv", "--inh-caps=-all", f"--bounding-set={keep}", sys.executable, "-c", code],
+        ["setpriv", "--inh-caps=-all", f"--bounding-set={keep}", sys.executable, "-c", _STARTED,
+         backend],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
-    )
+    )  # fmt: skip
     assert done.stdout == "ok\n", done.stderr
 
 
@@ -122,7 +130,7 @@ def test_a_missing_object_is_one_line_with_a_remedy(
 ) -> None:
     monkeypatch.setattr(support, "object_path", lambda: tmp_path / "none.bpf.o")
     with pytest.raises(KernelSupportError) as caught:
-        Tracer.start()
+        Tracer.start(TracerConfig(backend="libbpf"))
     assert "not compiled" in caught.value.message
     assert "ebpf.build" in caught.value.hint
 
@@ -140,16 +148,18 @@ def test_an_unknown_backend_is_refused() -> None:
         Tracer.start(TracerConfig(backend="guesswork"))
 
 
-def test_probes_that_see_nothing_fail_the_self_test(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probes_that_see_nothing_fail_the_self_test(
+    monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
     """Without the program that sees wakes the self-test must notice, not the user."""
     monkeypatch.setattr(support, "SCHED_PROGRAMS", {"wait_switch": "sched_switch"})
     monkeypatch.setattr(selftest, "_TRIES", 2)
     with pytest.raises(SelfTestError, match="woken by thread 0"):
-        Tracer.start()
+        Tracer.start(TracerConfig(backend=backend))
 
 
 def test_tracers_do_not_disturb_each_other(tracer: Tracer) -> None:
-    other = Tracer.start(TracerConfig(faults=False))
+    other = Tracer.start(TracerConfig(faults=False, backend="libbpf"))
     us = os.getpid()
     other.add_target(us)
     assert tracer.targets() == frozenset()

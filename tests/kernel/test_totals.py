@@ -76,8 +76,8 @@ def test_a_wait_open_at_the_report_is_told_and_goes_on(tracer: Tracer) -> None:
 
 
 @pytest.fixture
-def summing() -> Iterator[Tracer]:
-    made = Tracer.start(TracerConfig(min_wait_ns=2_000_000))
+def summing(backend: str) -> Iterator[Tracer]:
+    made = Tracer.start(TracerConfig(min_wait_ns=2_000_000, backend=backend))
     yield made
     made.stop()
 
@@ -166,9 +166,9 @@ def test_every_switch_of_a_thread_is_a_wait(tracer: Tracer, cpu: int) -> None:
     assert sum(row.length for row in asleep) < ended - begun
 
 
-def test_drops_are_counted_exactly() -> None:
+def test_drops_are_counted_exactly(backend: str) -> None:
     """A ring far too small, and nobody draining it."""
-    tiny = Tracer.start(TracerConfig(ring_bytes=4096, faults=False))
+    tiny = Tracer.start(TracerConfig(ring_bytes=4096, faults=False, backend=backend))
     try:
         seen, switched, (begun, ended) = _sleeps_counted(tiny, 3000)
         waits = seen.get("wait")

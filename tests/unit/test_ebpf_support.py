@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpucorrelate.probes.ebpf import support
+from gpucorrelate.probes.ebpf.bcc import FoundBcc
 from gpucorrelate.probes.ebpf.support import KernelFacts, decide
 
 if TYPE_CHECKING:
@@ -73,6 +74,45 @@ def test_what_nothing_works_without(facts: KernelFacts, why: str) -> None:
     fatal = [item for item in found.missing if item.fatal]
     assert len(fatal) == 1
     assert why in fatal[0].why
+
+
+BCC = FoundBcc("/usr/lib/python3/dist-packages/bcc", "0.26.0")
+
+
+@pytest.mark.parametrize(
+    ("facts", "asked", "taken"),
+    [
+        (GOOD, "auto", "libbpf"),
+        (dataclasses.replace(GOOD, bcc=BCC), "auto", "libbpf"),
+        (dataclasses.replace(GOOD, bcc=BCC), "bcc", "bcc"),
+        (dataclasses.replace(GOOD, bcc=BCC, libbpf=None), "auto", "bcc"),
+        (dataclasses.replace(GOOD, bcc=BCC, object_built=False), "auto", "bcc"),
+        (dataclasses.replace(GOOD, bcc=BCC, object_built=False, libbpf=None), "bcc", "bcc"),
+    ],
+)
+def test_which_backend_is_taken(facts: KernelFacts, asked: str, taken: str) -> None:
+    found = decide(facts, backend=asked)
+    assert found.usable
+    assert found.backend == taken
+    # The same programs, whoever loads them.
+    assert found.programs == decide(GOOD).programs
+
+
+@pytest.mark.parametrize(
+    ("facts", "asked", "why"),
+    [
+        (GOOD, "bcc", "BCC is not installed"),
+        (dataclasses.replace(GOOD, libbpf=None), "auto", "libbpf.so.1"),
+        (dataclasses.replace(GOOD, bcc=BCC, libbpf=None), "libbpf", "libbpf.so.1"),
+        (dataclasses.replace(GOOD, bcc=BCC, btf=False), "bcc", "BTF"),
+    ],
+)
+def test_a_backend_that_was_asked_for_is_not_swapped(
+    facts: KernelFacts, asked: str, why: str
+) -> None:
+    found = decide(facts, backend=asked)
+    (fatal,) = [item for item in found.missing if item.fatal]
+    assert why in fatal.why and fatal.mend
 
 
 def test_root_is_not_needed_with_two_capabilities() -> None:
