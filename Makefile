@@ -71,26 +71,45 @@ TRUTH_OUT ?=
 truth: venv native ## how often the attribution is right; TRUTH_OUT=FILE for JSON
 	@$(VENV)/bin/gpucorrelate verify --all $(if $(TRUTH_OUT),--output '$(TRUTH_OUT)')
 
+FUZZ_S ?= 60
+FUZZ_TARGETS ?=
+.PHONY: fuzz
+fuzz: venv native ## look for inputs that break a promise, FUZZ_S seconds a target; FUZZ_TARGETS: some
+	@$(PY) -m pip install -q -r tests/fuzz/requirements.txt
+	@$(PY) -m tests.fuzz --seconds $(FUZZ_S) $(FUZZ_TARGETS)
+
 .PHONY: lint
 lint: venv native ## format, lint, types, import contracts, generated files
 	@scripts/lint.sh $(VENV)
 
 .PHONY: gen
-gen: venv ## regenerate the C header and docs/events.md from the schema
+gen: venv ## regenerate the C header, docs/events.md and the default settings from the code
 	@$(PY) -m gpucorrelate.probes.wire.cgen
+	@$(PY) -m gpucorrelate.daemon.configkeys >systemd/config.toml
 
 .PHONY: bench
 bench: venv native engine-venv ## throughput and overhead, beside other tools in the same run
 	@scripts/bench_packages.sh
 	@$(PY) -m tests.bench.overhead
+	@$(PY) -m tests.bench.overhead.daemon
 	@$(PY) -m tests.bench.report
 	@$(PY) -m tests.bench.device
+	@$(PY) -m tests.bench.drawing
 	@$(ENGINE_VENV)/bin/python -m tests.bench.agent.in_process
 	@$(PY) -m tests.bench.engine
 
 .PHONY: build
 build: venv ## wheel and sdist in dist/
 	@$(PY) -m build --outdir dist .
+
+# PREFIX, DESTDIR, PYTHON, WHEEL and PIP_ARGS are the script's, from the command line.
+.PHONY: install
+install: ## the program and its service: PREFIX (/usr/local), DESTDIR; see docs/operating.md
+	@scripts/install.sh install
+
+.PHONY: uninstall
+uninstall: ## what install put there; recordings and changed settings stay
+	@scripts/install.sh uninstall
 
 .PHONY: clean
 clean: ## what was built, not the environments

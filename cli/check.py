@@ -9,6 +9,7 @@ import sys
 
 import click
 
+from gpucorrelate.cli.backend import backend_option
 from gpucorrelate.cli.command import Command
 from gpucorrelate.cli.options import JSON, Look, format_option, look_options
 from gpucorrelate.cli.output import text_options
@@ -18,11 +19,12 @@ from gpucorrelate.probes.wire.errors import EXIT_OK, EXIT_UNSUPPORTED
 @click.command(
     cls=Command,
     short_help="What this host can and cannot observe, why, and how to mend it.",
-    examples=("sudo gpucorrelate check",),
+    examples=("sudo gpucorrelate check", "sudo gpucorrelate check --backend bcc"),
 )
+@backend_option
 @format_option
 @look_options
-def check(*, form: str, look: Look) -> int:
+def check(*, backend: str, form: str, look: Look) -> int:
     """What this host can and cannot observe, why, and how to mend it.
 
     Needs no daemon and changes nothing. As root it also loads the kernel probes for a moment
@@ -33,7 +35,7 @@ def check(*, form: str, look: Look) -> int:
     """
     from gpucorrelate.daemon import checkup
 
-    report = checkup.run()
+    report = checkup.run(backend=backend)
     if form == JSON:
         document = {"usable": report.usable, "complete": report.complete}
         print(json.dumps(document | dataclasses.asdict(report), indent=2))

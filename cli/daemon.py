@@ -8,6 +8,8 @@ from pathlib import Path
 import click
 
 from gpucorrelate.cli.command import Command
+from gpucorrelate.daemon.config import BACKENDS, LOG_LEVELS
+from gpucorrelate.probes.wire.errors import EXIT_OK
 
 _PATH = click.Path(path_type=Path)
 # Up to what 64 bits of bytes hold, and to 1 GiB for each CPU.
@@ -20,8 +22,21 @@ _RING_KIB = click.IntRange(64, 1 << 20)
     short_help="Run the daemon in the foreground: kernel probes and recordings.",
     examples=(
         "sudo gpucorrelate daemon",
+        "gpucorrelate daemon --check-config",
         "gpucorrelate daemon --no-ebpf --runtime-dir /tmp/gc --state-dir /tmp/gc/state",
     ),
+)
+@click.option(
+    "--config",
+    type=_PATH,
+    metavar="FILE",
+    help="Settings; options come before them. [default: /etc/gpucorrelate/config.toml, if there]",
+)
+@click.option("--check-config", is_flag=True, help="Only say whether the settings are right.")
+@click.option(
+    "--log-level",
+    type=click.Choice(LOG_LEVELS),
+    help="Log this and what is worse. [default: info]",
 )
 @click.option("--runtime-dir", type=_PATH, help="Sockets. [default: /run/gpucorrelate]")
 @click.option("--state-dir", type=_PATH, help="Recordings. [default: /var/lib/gpucorrelate]")
@@ -40,7 +55,23 @@ _RING_KIB = click.IntRange(64, 1 << 20)
     type=click.IntRange(0, 1_000_000),
     help="Sum shorter waits in the kernel instead of recording each. [default: 0, all recorded]",
 )
+@click.option(
+    "--poll-ms",
+    type=click.IntRange(0, 60_000),
+    help="Read the host's numbers so often, and four times as often while a request is slow; "
+    "0: not at all. [default: 200]",
+)
+@click.option(
+    "--no-engine-metrics",
+    is_flag=True,
+    help="Do not ask engines for their /metrics: each 5 s, 0.6-5 ms of their API server's time.",
+)
 @click.option("--yields", is_flag=True, help="Trace runs of sched_yield: spins no agent tells of.")
+@click.option(
+    "--backend",
+    type=click.Choice(BACKENDS),
+    help="What loads the kernel probes. [default: auto, libbpf where it works, else BCC]",
+)
 @click.option("--no-faults", is_flag=True, help="Do not trace page faults.")
 @click.option("--no-ebpf", is_flag=True, help="No kernel probes: requests and steps only.")
 @click.option("--require-ebpf", is_flag=True, help="Refuse to run without the kernel probes.")
@@ -55,8 +86,16 @@ def daemon(**given: object) -> int:
     killed or stopped, the engine serves on, and what was lost is counted.
 
     SIGTERM and Ctrl-C detach and end it; started again, it takes up the running sessions.
+    Without a terminal SIGHUP reads the settings again; the log and the status say which of them
+    need a restart. Settings that are wrong are refused, with their line, and exit code 2.
     """
-    from gpucorrelate.cli.settings import daemon_config
+    from gpucorrelate.cli.settings import daemon_settings
+
+    settings = daemon_settings(given)
+    config = settings.read()
+    if given.get("check_config"):
+        print(f"{settings.what}: settings are right")
+        return EXIT_OK
     from gpucorrelate.daemon import main
 
-    return main.run(daemon_config(given))
+    return main.run(config, settings.read)

@@ -10,7 +10,8 @@ from gpucorrelate.correlator.report.page import BAD, DIM, GOOD, HEAD, Page, Text
 from gpucorrelate.correlator.report.units import plural
 
 if TYPE_CHECKING:
-    from gpucorrelate.daemon.checkup import Check, CheckReport
+    from gpucorrelate.daemon.checkup import CheckReport
+    from gpucorrelate.daemon.checkup_values import Check
 
 _STYLES = {"ok": GOOD, "degraded": "yellow", "missing": BAD}
 _STATE_WIDTH = max(map(len, _STYLES))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from typing import IO, TYPE_CHECKING
 
+from gpucorrelate.cli.view_sources import render_polling, render_sources
 from gpucorrelate.correlator.report.page import BAD, DIM, GOOD, HEAD, Page, TextOptions
 from gpucorrelate.correlator.report.units import plural
 
@@ -36,6 +37,8 @@ def render_status(status: DaemonStatus, out: IO[str], options: TextOptions) -> N
     page.heading("sessions", "" if status.sessions else "none: gpucorrelate attach --pid PID")
     for session in status.sessions:
         _session(page, session)
+        own = tuple(one for one in status.sources if one.session == session.session)
+        render_sources(page, own)
     page.heading("sources")
     for one in status.capabilities:
         style = _STATE_STYLE.get(one.state, "")
@@ -97,9 +100,16 @@ def _counters(page: Page, status: DaemonStatus) -> None:
             f"stored {store.stored_bytes / 1e6:.1f} MB in {store.segments:,} segments",
             f"frames written {store.frames:,}, lost {store.lost_frames:,}",
             f"segments deleted {store.deleted_segments:,}",
+            *([f"left out for want of room {store.shed_rows:,} rows"] if store.shed_rows else ()),
         ],
-        style=BAD if store.lost_frames or store.failing else "",
+        style=BAD if store.lost_frames or store.shed_rows or store.failing else "",
     )
+    if status.callers_refused or status.callers_cut_off:
+        page.labelled(
+            "callers",
+            [f"refused {status.callers_refused:,}, cut off {status.callers_cut_off:,}"],
+        )
+    render_polling(page, status.polling)
     if status.pauses:
         times = plural(status.pauses, "time")
         longest = f"; longest: {status.longest_pause}" if status.longest_pause else ""

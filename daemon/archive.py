@@ -10,9 +10,11 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from gpucorrelate.daemon.moments import age_s
 from gpucorrelate.daemon.saved import DETACHED, SavedSession
 from gpucorrelate.daemon.store import Segment, open_directory, open_regular, segment_numbers
 from gpucorrelate.daemon.values import ProcessInfo, Progress, SessionInfo
+from gpucorrelate.probes.host import procfs
 from gpucorrelate.probes.wire.errors import StoreError
 
 if TYPE_CHECKING:
@@ -37,10 +39,17 @@ class Archive:
         self._base = base
         self._config = config
         self._tally = tally
+        self._boot_id = procfs.boot_id()
         self._saved: dict[str, SavedSession] = {}
+        self._found_s: dict[str, float] = {}
+        self._stuck: set[str] = set()
 
     def __contains__(self, name: str) -> bool:
         return name in self._saved
+
+    def reconfigure(self, config: DaemonConfig) -> None:
+        """From now on keep other limits."""
+        self._config = config
 
     def names(self) -> list[str]:
         """Ids of all."""
@@ -49,10 +58,11 @@ class Archive:
     def add(self, saved: SavedSession, *, measure: bool = False) -> None:
         """A session has ended; ``measure`` looks at its files instead of what it remembers."""
         if measure:
-            segments, written_unix_s = _on_disk(self._base / saved.session)
+            segments, written_unix_s = _on_disk(self._base / saved.session, saved.segments)
             ended = saved.ended_unix_s or written_unix_s
             saved = replace(saved, segments=segments, ended_unix_s=ended)
         self._saved[saved.session] = saved
+        self._found_s.setdefault(saved.session, time.monotonic())
 
     def owner(self, name: str) -> int:
         """User id it belongs to."""
@@ -124,21 +134,32 @@ class Archive:
             Bytes on disk afterwards, all recordings.
         """
         config = self._config
-        too_old = time.time() - config.max_age_s
         total = running_bytes + self.stored()[1]
-        for saved in sorted(self._saved.values(), key=_ended):
-            if total <= config.total_max_bytes and _ended(saved) >= too_old:
+        for saved in sorted(self._saved.values(), key=self._age_s, reverse=True):
+            if total <= config.total_max_bytes and self._age_s(saved) <= config.max_age_s:
+                continue
+            shutil.rmtree(self._base / saved.session, ignore_errors=True)
+            if (self._base / saved.session).exists():
+                self._complain(saved.session)
                 continue
             log.info("session %s deleted to keep the limits", saved.session)
-            shutil.rmtree(self._base / saved.session, ignore_errors=True)
-            del self._saved[saved.session]
+            del self._saved[saved.session], self._found_s[saved.session]
             total -= _size(saved)
             self._tally.count_store(deleted_sessions=1, deleted_segments=len(saved.segments))
         return total
 
+    def _complain(self, name: str) -> None:
+        if name not in self._stuck:
+            log.warning("session %s is over the limits and cannot be deleted", name)
+        self._stuck.add(name)
 
-def _on_disk(directory: Path) -> tuple[tuple[Segment, ...], float]:
+    def _age_s(self, saved: SavedSession) -> float:
+        return age_s(saved, self._boot_id, time.monotonic() - self._found_s[saved.session])
+
+
+def _on_disk(directory: Path, known: tuple[Segment, ...]) -> tuple[tuple[Segment, ...], float]:
     """Files of a session, and when it was last written to."""
+    by_number = {segment.number: segment for segment in known}
     try:
         fd = open_directory(directory)
     except StoreError:
@@ -148,15 +169,12 @@ def _on_disk(directory: Path) -> tuple[tuple[Segment, ...], float]:
         found = []
         for number in segment_numbers(fd):
             stat = os.stat(Segment(number).name, dir_fd=fd)
-            found.append(Segment(number, stat.st_size))
+            segment = by_number.get(number, Segment(number))
+            found.append(replace(segment, size_bytes=stat.st_size))
             written = max(written, stat.st_mtime)
         return tuple(found), written
     finally:
         os.close(fd)
-
-
-def _ended(saved: SavedSession) -> float:
-    return saved.ended_unix_s or saved.started_unix_s
 
 
 def _size(saved: SavedSession) -> int:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import enum
 import grp
 import importlib.metadata
 import importlib.util
@@ -15,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import gpucorrelate
-from gpucorrelate.daemon import privileges, tree
+from gpucorrelate.daemon import checkup_host, privileges, tree
+from gpucorrelate.daemon.checkup_values import Check, CheckState, ok
 from gpucorrelate.daemon.client import Client
 from gpucorrelate.daemon.config import GROUP, default_control_path
 from gpucorrelate.probes.agents.vllm import DISABLE_VARIABLE
@@ -23,43 +22,16 @@ from gpucorrelate.probes.host import procfs
 from gpucorrelate.probes.wire.errors import GpucorrelateError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from gpucorrelate.probes.ebpf.support import KernelFacts, Support
+    from gpucorrelate.probes.ebpf.values import Backend
+    from gpucorrelate.probes.host.procfs import Process
 
 _PLUGINS = "vllm.general_plugins"
 #: Where it is set, vLLM loads the plugins that it names and no others.
 _ALLOWED = "VLLM_PLUGINS"
 _SHOWN = 5
-
-
-class CheckState(enum.StrEnum):
-    """How something stands."""
-
-    OK = "ok"
-    DEGRADED = "degraded"
-    MISSING = "missing"
-
-
-@dataclass(frozen=True)
-class Check:
-    """One thing that was looked at.
-
-    Attributes:
-        name: What: ``kernel.btf``, ``ebpf.sched``, ``engine.agent``, ``gpu``...
-        state: How it stands.
-        found: What was found.
-        lost: What cannot be observed; empty when nothing is lost.
-        mend: What to do; empty when nothing helps or nothing needs to be done.
-        needed: Whether the main job (waits with their wakers) is impossible without it.
-    """
-
-    name: str
-    state: CheckState
-    found: str
-    lost: str = ""
-    mend: str = ""
-    needed: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,22 +59,24 @@ class CheckReport:
         return all(check.state is CheckState.OK for check in self.checks)
 
 
-def run() -> CheckReport:
-    """Look at this host. As root the kernel probes are loaded for a moment and tried."""
+def run(*, backend: str = "auto") -> CheckReport:
+    """Look at this host. As root the kernel probes are loaded for a moment and tried.
+
+    Args:
+        backend: What loads them, see ``DaemonConfig``.
+    """
     uname = platform.uname()
-    checks = [_privileges(), *_kernel(), _tracefs(), _cgroup(Path("/")), _pressure(Path("/"))]
-    checks += [_group(), _daemon(), *_engine(), _gpu(Path("/"))]
+    running = [p for p in map(procfs.read_process, procfs.process_ids()) if p is not None]
+    engines = [p for p in running if p.stat.alive and tree.looks_like_engine(p)]
+    checks = [_privileges(), *_kernel(backend), _tracefs(), _group(), _daemon(), *_engine(engines)]
+    checks += checkup_host.run([engine.pid for engine in engines])
     return CheckReport(gpucorrelate.__version__, f"{uname.release} {uname.machine}", tuple(checks))
-
-
-def _ok(name: str, found: str) -> Check:
-    return Check(name, CheckState.OK, found)
 
 
 def _privileges() -> Check:
     has = privileges.current()
     if has.uid == 0 and "CAP_SYS_PTRACE" in has.names:
-        return _ok("privileges", has.text)
+        return ok("privileges", has.text)
     return Check(
         "privileges",
         CheckState.DEGRADED,
@@ -112,7 +86,7 @@ def _privileges() -> Check:
     )
 
 
-def _kernel() -> list[Check]:
+def _kernel(backend: str) -> list[Check]:
     try:
         from gpucorrelate.probes.ebpf import support
     except ImportError as exc:
@@ -121,35 +95,44 @@ def _kernel() -> list[Check]:
         return [
             Check("ebpf.sched", CheckState.MISSING, why, _LOST["ebpf.sched"], mend, needed=True)
         ]
-    facts = support.facts()
-    found = support.decide(facts)
-    checks = [*facts_of_kernel(facts), *sources_of_kernel(found)]
+    facts = support.facts(backend=backend)
+    found = support.decide(facts, backend=backend)
+    checks = [*facts_of_kernel(facts, found.backend), *sources_of_kernel(found)]
     if found.usable:
-        checks.append(_selftest())
+        checks.append(_selftest(backend))
     return checks
 
 
-def facts_of_kernel(facts: KernelFacts) -> list[Check]:
-    """What the kernel probes rest on, one line each. Pure."""
-    rows = [
-        ("kernel.btf", facts.btf, "/sys/kernel/btf/vmlinux",
-         "use a kernel built with CONFIG_DEBUG_INFO_BTF=y; Debian's and Ubuntu's are"),
+def _loader(facts: KernelFacts, backend: Backend) -> list[tuple[str, bool, str, str]]:
+    if backend == "bcc":
+        from gpucorrelate.probes.ebpf.bcc import INSTALL
+
+        found = f"BCC {facts.bcc.version} in {facts.bcc.folder}" if facts.bcc else ""
+        return [("kernel.bcc", facts.bcc is not None, found, INSTALL)]
+    return [
         ("kernel.libbpf", facts.libbpf is not None, f"libbpf {facts.libbpf}",
          "apt-get install libbpf1"),
         ("kernel.programs", facts.object_built, "compiled BPF programs",
          "python -m gpucorrelate.probes.ebpf.build"),
     ]  # fmt: skip
+
+
+def facts_of_kernel(facts: KernelFacts, backend: Backend) -> list[Check]:
+    """What the kernel probes rest on by way of a backend, one line each. Pure."""
+    rows = [
+        ("kernel.btf", facts.btf, "/sys/kernel/btf/vmlinux",
+         "use a kernel built with CONFIG_DEBUG_INFO_BTF=y; Debian's and Ubuntu's are"),
+        *_loader(facts, backend),
+    ]  # fmt: skip
     checks = [
-        _ok(name, what)
+        ok(name, what)
         if there
         else Check(name, CheckState.MISSING, "not there", _LOST["ebpf.sched"], mend, needed=True)
         for name, there, what, mend in rows
     ]
     level = facts.perf_event_paranoid
     if level is None or level <= 2:
-        checks.append(
-            _ok("kernel.perf_event_paranoid", "unknown" if level is None else f"{level}")
-        )
+        checks.append(ok("kernel.perf_event_paranoid", "unknown" if level is None else f"{level}"))
     else:
         checks.append(
             Check(
@@ -179,7 +162,7 @@ def sources_of_kernel(found: Support) -> list[Check]:
     for name, lost in _LOST.items():
         missing = [item for item in found.missing if item.what == name]
         if not missing:
-            checks.append(_ok(name, f"sees {lost}" if name != "ebpf.pidns" else "host's ids"))
+            checks.append(ok(name, f"sees {lost}" if name != "ebpf.pidns" else "host's ids"))
             continue
         fatal = any(item.fatal for item in missing)
         checks.append(
@@ -195,55 +178,23 @@ def sources_of_kernel(found: Support) -> list[Check]:
     return checks
 
 
-def _selftest() -> Check:
+def _selftest(backend: str) -> Check:
     name = "ebpf.selftest"
     try:
-        from gpucorrelate.probes.ebpf.tracer import Tracer
+        from gpucorrelate.probes.ebpf.tracer import Tracer, TracerConfig
 
-        tracer = Tracer.start()
+        tracer = Tracer.start(TracerConfig(backend=backend))
     except (GpucorrelateError, OSError) as exc:
         hint = getattr(exc, "hint", "")
         return Check(name, CheckState.MISSING, str(exc), _LOST["ebpf.sched"], hint, needed=True)
     tracer.stop()
-    return _ok(name, "a wait made for the purpose was seen, with its length and its waker")
+    seen = "a wait made for the purpose was seen, with its length and its waker"
+    return ok(name, f"{seen}, by way of {tracer.backend}")
 
 
 def _tracefs() -> Check:
     mounted = Path("/sys/kernel/tracing/events").is_dir()
-    return _ok("kernel.tracefs", "mounted" if mounted else "not mounted; not needed")
-
-
-def _cgroup(root: Path) -> Check:
-    base = root / "sys/fs/cgroup"
-    lost = "which cgroup's limits held the engine: quotas, memory"
-    if (base / "cgroup.controllers").exists():
-        names = (base / "cgroup.controllers").read_text(encoding="ascii").split()
-        found = f"v2 with {', '.join(names) or 'no controllers'}"
-        if {"cpu", "memory"} <= set(names):
-            return _ok("cgroup", f"{found}: limits and use are read")
-        mend = "have the controllers cpu and memory on: systemd does where they are compiled in"
-        return Check("cgroup", CheckState.DEGRADED, found, lost, mend)
-    if not base.is_dir():
-        return Check("cgroup", CheckState.MISSING, "no cgroups", lost)
-    found = "v1 and v2" if (base / "unified/cgroup.controllers").exists() else "v1"
-    there = [name for name in ("cpu", "memory") if (base / name).is_dir()]
-    found += f" with {', '.join(there) or 'neither cpu nor memory'}"
-    if len(there) == len(("cpu", "memory")):
-        return _ok("cgroup", f"{found}: limits and use are read")
-    mend = "mount the hierarchies of cpu and memory below /sys/fs/cgroup"
-    return Check("cgroup", CheckState.DEGRADED, found, lost, mend)
-
-
-def _pressure(root: Path) -> Check:
-    if (root / "proc/pressure/cpu").exists():
-        return _ok("pressure", "PSI is on: time lost for want of CPU, memory and disk is read")
-    return Check(
-        "pressure",
-        CheckState.MISSING,
-        "the kernel has no PSI",
-        "the host's CPU, memory and I/O pressure beside a request",
-        "boot with psi=1",
-    )
+    return ok("kernel.tracefs", "mounted" if mounted else "not mounted; not needed")
 
 
 def _group() -> Check:
@@ -257,7 +208,7 @@ def _group() -> Check:
             "only root may use the daemon",
             f"sudo groupadd --system {GROUP}",
         )
-    return _ok("group", f"{GROUP}: {', '.join(members) or 'no members, only root'}")
+    return ok("group", f"{GROUP}: {', '.join(members) or 'no members, only root'}")
 
 
 def _daemon() -> Check:
@@ -277,18 +228,16 @@ def _daemon() -> Check:
             f"it is of another version than this command ({gpucorrelate.__version__})",
             "sudo systemctl restart gpucorrelate",
         )
-    return _ok("daemon", found)
+    return ok("daemon", found)
 
 
-def _engine() -> list[Check]:
-    running = [p for p in map(procfs.read_process, procfs.process_ids()) if p is not None]
-    engines = [p for p in running if p.stat.alive and tree.looks_like_engine(p)]
+def _engine(engines: Sequence[Process]) -> list[Check]:
     shown = ", ".join(f"{p.pid} {p.stat.comm}" for p in engines[:_SHOWN])
     more = f" and {len(engines) - _SHOWN} more" if len(engines) > _SHOWN else ""
     return [
         _agent(),
         engine_environment(os.environ, {p.pid: _environment(p.pid) for p in engines}),
-        _ok("engine.processes", f"{shown}{more}" if engines else "none runs"),
+        ok("engine.processes", f"{shown}{more}" if engines else "none runs"),
     ]
 
 
@@ -312,7 +261,7 @@ def _agent() -> Check:
             _NO_AGENT,
             "pip install gpucorrelate in this environment",
         )
-    return _ok("engine.agent", f"plugin for vLLM {_version('vllm')}")
+    return ok("engine.agent", f"plugin for vLLM {_version('vllm')}")
 
 
 def engine_environment(
@@ -351,7 +300,7 @@ def engine_environment(
         )
     count = "process" if len(engines) == 1 else "processes"
     where = f"here or in {len(engines)} running {count}" if engines else "here"
-    return _ok(name, f"nothing switches the agent off {where}")
+    return ok(name, f"nothing switches the agent off {where}")
 
 
 def _switched_off(variables: Mapping[str, str]) -> str:
@@ -395,24 +344,3 @@ def _version(name: str) -> str:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return "of unknown version"
-
-
-def _gpu(root: Path) -> Check:
-    lost = "GPU kernels, copies and synchronisation; time in them shows as the CPU's waits"
-    driver = root / "proc/driver/nvidia/version"
-    if not driver.exists():
-        return Check("gpu", CheckState.MISSING, "no NVIDIA driver", lost)
-    gpus = root / "proc/driver/nvidia/gpus"
-    count = sum(1 for _ in gpus.iterdir()) if gpus.is_dir() else 0
-    nvml = "with NVML" if _loads("libnvidia-ml.so.1") else "without NVML"
-    return Check(
-        "gpu", CheckState.DEGRADED, f"{count} NVIDIA GPUs {nvml}; not read by this version", lost
-    )
-
-
-def _loads(library: str) -> bool:
-    try:
-        ctypes.CDLL(library)
-    except OSError:
-        return False
-    return True

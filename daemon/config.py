@@ -8,6 +8,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpucorrelate.probes.ebpf.values import BACKENDS as BACKENDS
 from gpucorrelate.probes.wire.errors import UsageError
 
 MIB = 1 << 20
@@ -18,6 +19,8 @@ STATE_DIR = Path("/var/lib/gpucorrelate")
 CONTROL_ENV = "GPUCORRELATE_CONTROL"
 INGEST_ENV = "GPUCORRELATE_INGEST"
 GROUP = "gpucorrelate"
+#: What the log can tell, the most talkative first.
+LOG_LEVELS = ("debug", "info", "warning", "error")
 
 #: Sums of sizes must fit 64 bits.
 MAX_TOTAL_BYTES = 1 << 60
@@ -90,19 +93,27 @@ class DaemonConfig:
             agent: one that is there connects within about a second.
         require_ebpf: Refuse to run without the kernel probes.
         ebpf: Use the kernel probes at all.
+        backend: What loads them: ``libbpf``, ``bcc`` (the system's package python3-bpfcc), or
+            ``auto``: libbpf where it works, else BCC where it is installed.
         faults: Trace page faults.
         ring_bytes: Kernel ring per CPU.
         min_wait_ns: Shorter waits are summed in the kernel, by thread and kind; 0: none are.
         yields: Trace runs of ``sched_yield``; costs every system call of a target a little, and
             tells nothing new of engines whose agent says when it polls.
         poll_ms: How often the host's numbers are read (cgroups, pressure, threads, memory); 0:
-            they are not.
+            they are not. Four times as often while a request takes longer than requests do.
         poll_share_ppm: Most of one CPU that reading them may take, in millionths; where that is
             too little, they are read less often.
+        engine_metrics: Ask engines for their own metrics, over HTTP.
+        engine_every_ms: How often. Each time costs the engine's API server 0.6 to 5 ms in the
+            thread that streams tokens, which is 0.1% at most of every 5 s; what the metrics
+            tell (preemptions, queues, use of the KV cache) the agent tells of each step.
         nice: Scheduling priority. The daemon needs a few percent of a CPU, but at the right time:
             behind busy engine threads it would come too late for the kernel's rings.
         drop_privileges: Give up all but the needed capabilities once everything is loaded.
         resume: Take up the sessions that were running when the daemon last went down.
+        log_level: What the log tells: this and what is worse; ``debug``, ``info``, ``warning``
+            or ``error``.
         limits: See ``Limits``.
     """
 
@@ -119,15 +130,19 @@ class DaemonConfig:
     settle_ms: int = 2500
     require_ebpf: bool = False
     ebpf: bool = True
+    backend: str = "auto"
     faults: bool = True
     ring_bytes: int = 8 * MIB
     min_wait_ns: int = 0
     yields: bool = False
     poll_ms: int = 200
     poll_share_ppm: int = 10_000
+    engine_metrics: bool = True
+    engine_every_ms: int = 5000
     nice: int = -10
     drop_privileges: bool = True
     resume: bool = True
+    log_level: str = "info"
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
@@ -144,18 +159,27 @@ class DaemonConfig:
             raise UsageError("the limit on all recordings is below that on one session")
         if not 1 <= self.tick_ms <= 1000:
             raise UsageError("tick must be from 1 to 1000 ms")
-        if self.poll_ms and not 10 <= self.poll_ms <= 60_000:
-            raise UsageError("the host must be polled every 10 to 60000 ms, or not at all: 0")
-        if not 100 <= self.poll_share_ppm <= 1_000_000:
-            raise UsageError("the share for polling must be from 100 to 1000000 ppm of a CPU")
+        self._check_polling()
         if self.total_max_bytes > MAX_TOTAL_BYTES:
             raise UsageError(f"the limit on all recordings is above {MAX_TOTAL_BYTES} bytes")
         if not 0 < self.ring_bytes <= GIB:
             raise UsageError("the kernel ring must be from 1 byte to 1 GiB per CPU")
         if self.require_ebpf and not self.ebpf:
             raise UsageError("kernel probes cannot be both demanded and switched off")
+        if self.backend not in BACKENDS:
+            raise UsageError(f"backend {self.backend!r} is none of {', '.join(BACKENDS)}")
+        if self.log_level not in LOG_LEVELS:
+            raise UsageError(f"log level {self.log_level!r} is none of {', '.join(LOG_LEVELS)}")
         if self.group != GROUP and not _is_group(self.group):
             raise UsageError(f"there is no group {self.group!r} on this system")
+
+    def _check_polling(self) -> None:
+        if self.poll_ms and not 10 <= self.poll_ms <= 60_000:
+            raise UsageError("the host must be polled every 10 to 60000 ms, or not at all: 0")
+        if not 100 <= self.engine_every_ms <= 600_000:
+            raise UsageError("engines must be asked every 100 to 600000 ms")
+        if not 100 <= self.poll_share_ppm <= 1_000_000:
+            raise UsageError("the share for polling must be from 100 to 1000000 ppm of a CPU")
 
     @property
     def stream_bytes(self) -> int:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import os
@@ -12,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gpucorrelate.daemon import messages
@@ -83,6 +83,10 @@ class Control:
         loop: The event loop.
         sessions: The sessions.
         status: Gives the daemon's status as a user may see it.
+
+    Attributes:
+        refused: Callers turned away: limits, no descriptors left.
+        cut_off: Callers disconnected because they broke the rules, or said nothing for long.
     """
 
     def __init__(
@@ -96,6 +100,7 @@ class Control:
         self._loop = loop
         self._sessions = sessions
         self._status = status
+        self.refused = self.cut_off = 0
         self._callers: dict[int, Caller] = {}
         self._listener: Listener | None = None
         self._settled_ns = time.monotonic_ns() + config.settle_ms * 1_000_000
@@ -114,8 +119,8 @@ class Control:
         Raises:
             DaemonError: the socket cannot be made.
         """
-        sock = listen(self._config.control_path, mode=0o660, group=self._config.group)
-        self._listener = Listener(sock, self._loop, self._accept)
+        make = partial(listen, mode=0o660, group=self._config.group)
+        self._listener = Listener(self._config.control_path, make, self._loop, self._accept)
 
     def close(self) -> None:
         """Close everything."""
@@ -124,13 +129,17 @@ class Control:
         if self._listener is not None:
             self._listener.close()
             self._listener = None
-            with contextlib.suppress(OSError):
-                self._config.control_path.unlink()
+
+    def reconfigure(self, config: DaemonConfig) -> None:
+        """From now on keep other limits; the socket stays as it is."""
+        self._config = config
 
     def tick(self) -> None:
         """Give the answers that had to wait."""
         if self._listener is not None:
             self._listener.tick()
+            self.refused += self._listener.turned_away
+            self._listener.turned_away = 0
         now = time.monotonic_ns()
         for caller in [c for c in self._callers.values() if c.later is not None]:
             later = caller.later
@@ -144,7 +153,7 @@ class Control:
         for caller in list(self._callers.values()):
             waits = caller.later is not None or (caller.held and not caller.unsent)
             if not waits and now - caller.active_ns > idle_ns:
-                self._close(caller)
+                self._cut_off(caller)
 
     def _room_for(self, uid: int) -> bool:
         limits = self._config.limits
@@ -158,9 +167,11 @@ class Control:
         try:
             peer = peer_of(sock, pidfd=False)
         except OSError:
+            self.refused += 1
             sock.close()
             return
         if not self._room_for(peer.uid):
+            self.refused += 1
             sock.close()
             return
         caller = Caller(sock, peer)
@@ -176,7 +187,7 @@ class Control:
         except Exception:
             # As with agents: one caller must not end everybody's recordings.
             log.exception("caller, user %d", caller.peer.uid)
-            self._close(caller)
+            self._cut_off(caller)
 
     def _read(self, caller: Caller) -> None:
         try:
@@ -192,14 +203,14 @@ class Control:
             for message in caller.reader.feed(data):
                 if caller.later is not None or len(caller.unsent) > _MAX_UNSENT:
                     # One question at a time: a caller that does not wait is no caller of ours.
-                    self._close(caller)
+                    self._cut_off(caller)
                     return
                 self._handle(caller, message)
                 if caller.sock.fileno() < 0:
                     return
         except messages.MessageError as exc:
             self._answer(caller, Reply(_refusal(exc.message, exc.hint, exc.exit_code)))
-            self._close(caller)
+            self._cut_off(caller)
 
     def _handle(self, caller: Caller, message: dict[str, Any]) -> None:
         caller.active_ns = time.monotonic_ns()
@@ -279,6 +290,9 @@ class Control:
         return Reply({"ok": True, "progress": to_map(self._sessions.progress(name))})
 
     def _op_open(self, caller: Caller, message: dict[str, Any]) -> Reply:
+        if any(fds for _, fds in caller.unsent):
+            # Each answer holds up to hundreds of descriptors open until it is taken.
+            raise UsageError("an answer with files waits to be taken already")
         name = self._sessions.resolve(_name(message), caller.peer.uid)
         opened = self._sessions.open(name)
         sizes = [size for _, size in opened]
@@ -312,6 +326,11 @@ class Control:
             else:
                 caller.unsent[0] = (data[sent:], ())
         self._loop.change(caller.sock, READ | (WRITE if caller.unsent else 0))
+
+    def _cut_off(self, caller: Caller) -> None:
+        if caller.sock.fileno() >= 0:
+            self.cut_off += 1
+        self._close(caller)
 
     def _close(self, caller: Caller) -> None:
         fd = caller.sock.fileno()

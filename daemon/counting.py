@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpucorrelate.daemon.columns import column
+from gpucorrelate.daemon.inflight import Flights
 from gpucorrelate.daemon.numeric import np
 from gpucorrelate.probes.wire.schema import BY_ID, BY_NAME, Anchor
 
@@ -30,10 +31,11 @@ _SILENT_NS = 5_000_000_000
 
 class Counts:
     """Running numbers. Plain attributes; ``received`` and ``answered`` are the frontend's,
-    ``admitted`` and ``ended`` the engine core's.
+    ``admitted`` and ``ended`` the engine core's. ``flights`` are the requests in flight.
     """  # noqa: D205 - two halves of one thought
 
     def __init__(self) -> None:
+        self.flights = Flights()
         self.received = self.admitted = self.ended = self.answered = 0
         self.steps = self.tokens = self.waits = self.rows = 0
         self._in_flight: dict[int, set[int]] = {}
@@ -86,6 +88,7 @@ class Counts:
         elif batch.kind == _UPDATE.id:
             self.tokens += int(column(_UPDATE, batch.columns, "tokens", batch.count).sum())
         elif batch.kind == _REQUEST.id:
+            self.flights.take(batch)
             self._anchors(column(_REQUEST, batch.columns, "anchor", batch.count).tobytes())
 
     def take_kernel(self, kind: int, count: int, now_ns: int) -> None:
@@ -97,6 +100,7 @@ class Counts:
 
     def resync(self) -> None:
         """Rows were lost: what seems to be in flight may have ended unseen."""
+        self.flights.forget()
         self._unseen_front = self.received - self.answered
         self._unseen_core = self.admitted - self.ended
         for stream, steps in self._in_flight.items():
@@ -105,6 +109,7 @@ class Counts:
 
     def take_steps_of(self, stream: int) -> tuple[int, ...]:
         """Forget and return the steps of a stream, its process gone, that were not seen to end."""
+        self.flights.forget_stream(stream)
         doubtful = self._doubtful.pop(stream, set())
         return tuple(sorted(self._in_flight.pop(stream, set()) | doubtful))
 

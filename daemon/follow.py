@@ -57,6 +57,9 @@ class Follower:
         """The session of a process; a child of one of its processes is taken in."""
         session = self._by_pid.get(process.pid)
         if session is not None:
+            if not _may_look(session, process.uids):
+                self._let_go(session, process.pid)
+                return None
             if session.processes.targets[process.pid].same(process.stat):
                 return session
             self.gone(session, process.pid)
@@ -69,7 +72,7 @@ class Follower:
 
     def add(self, session: Session, process: Process, now: int, *, traced: bool = False) -> None:
         """Take a process in, unless its session's owner may not look at it."""
-        if session.uid != 0 and not process.owned_by(session.uid):
+        if not _may_look(session, process.uids):
             self._tracing.leave(process.pid)
             return
         target = session.processes.add(process, now)
@@ -87,6 +90,10 @@ class Follower:
             return
         except OSError:
             target.pidfd = -1
+        # The number may have become another process's since somebody looked at whose it is.
+        if not target.same(procfs.read_stat(pid)):
+            self.gone(session, pid)
+            return
         if descriptors.scarce(target.pidfd):
             session.processes.release(target)
         # Without a descriptor the next look at procfs tells of its end.
@@ -97,7 +104,7 @@ class Follower:
         if self.ingest is not None:
             self.ingest.start(session, pid)
 
-    def gone(self, session: Session, pid: int) -> None:
+    def gone(self, session: Session, pid: int, why: str = "ended") -> None:
         """A process has ended: take what it left, and note it."""
         if not session.processes.alive(pid):
             return
@@ -105,7 +112,7 @@ class Follower:
         if self.ingest is not None:
             self.ingest.finish(pid)
         self.drain(time.monotonic_ns())
-        session.gone(pid, time.monotonic_ns())
+        session.gone(pid, time.monotonic_ns(), why)
         self._by_pid.pop(pid, None)
         self._tracing.remove(pid)
         if not session.processes.living():
@@ -140,6 +147,10 @@ class Follower:
             if process is not None and process.stat.alive:
                 self.add(session, process, now)
         for pid in processes.living():
+            status = procfs.read_status(pid) if session.uid != 0 else None
+            if status is not None and not _may_look(session, status.uids):
+                self._let_go(session, pid)
+        for pid in processes.living():
             target = processes.targets[pid]
             if target.pidfd < 0 and not target.same(procfs.read_stat(pid)):
                 self.gone(session, pid)
@@ -151,6 +162,11 @@ class Follower:
             self._tracing.leave(pid)
             self._by_pid.pop(pid, None)
 
+    def _let_go(self, session: Session, pid: int) -> None:
+        """A process has become another user's, by a setuid program: it is looked at no more."""
+        self._tracing.leave(pid)
+        self.gone(session, pid, "became another user's")
+
     def _once_of(self, pid: int) -> Session | None:
         """The session of a process that may be dead: a daemonised child outlives its parent."""
         for session in self._running():
@@ -161,3 +177,8 @@ class Follower:
     def _unwatch(self, target: Target) -> None:
         if target.pidfd >= 0:
             self._loop.remove(target.pidfd)
+
+
+def _may_look(session: Session, uids: tuple[int, ...]) -> bool:
+    """Whether the session's owner may look at a process with these user ids."""
+    return session.uid == 0 or set(uids) == {session.uid}

@@ -80,6 +80,7 @@ class StoreCounters:
         stored_bytes: Bytes on disk, all sessions.
         lost_frames: Frames that could not be written.
         lost_rows: Rows in them.
+        shed_rows: Rows thrown away for want of room, by the order of ``shedding``.
         deleted_segments: Segments deleted to keep the limits.
         deleted_sessions: Finished sessions deleted to keep the limits.
         failing: What the last failed write said; empty while writing works.
@@ -91,9 +92,36 @@ class StoreCounters:
     stored_bytes: int = 0
     lost_frames: int = 0
     lost_rows: int = 0
+    shed_rows: int = 0
     deleted_segments: int = 0
     deleted_sessions: int = 0
     failing: str = ""
+
+
+@dataclass(frozen=True)
+class PollingCounters:
+    """Polling of the host.
+
+    Attributes:
+        every_ms: How often the cheap sources are looked at; 0: polling is off.
+        limit_ppm: Most of one CPU that it may take, in millionths.
+        loop_ppm: What it took in the daemon's loop, measured over the last ten seconds.
+        thread_ppm: What looks that may block took in their thread, likewise, the programs
+            that they ran included.
+        looks: Looks made since the start.
+        failed: Of those, failed.
+        skipped: Looks that were not made as the loop did not take what others brought.
+        hurried: Sessions that are looked at more often now, as a request is slow.
+    """
+
+    every_ms: int = 0
+    limit_ppm: int = 0
+    loop_ppm: int = 0
+    thread_ppm: int = 0
+    looks: int = 0
+    failed: int = 0
+    skipped: int = 0
+    hurried: int = 0
 
 
 #: What one message may add: an agent's word alone must not make a number too big to send.

@@ -8,10 +8,10 @@ peer that breaks the rules is disconnected.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gpucorrelate.daemon import messages
@@ -120,8 +120,8 @@ class Ingest:
         Raises:
             DaemonError: the socket cannot be made.
         """
-        sock = listen(self._config.ingest_path, mode=0o666)
-        self._listener = Listener(sock, self._loop, self._accept)
+        path = self._config.ingest_path
+        self._listener = Listener(path, partial(listen, mode=0o666), self._loop, self._accept)
 
     def close(self) -> None:
         """Close everything."""
@@ -130,8 +130,11 @@ class Ingest:
         if self._listener is not None:
             self._listener.close()
             self._listener = None
-            with contextlib.suppress(OSError):
-                self._config.ingest_path.unlink()
+
+    def reconfigure(self, config: DaemonConfig) -> None:
+        """From now on keep other limits; those on what agents keep here stay as they are."""
+        self._config = config
+        self._limits = config.limits
 
     def has_agent(self, pid: int) -> bool:
         """Whether an agent in that process is connected."""
@@ -181,6 +184,9 @@ class Ingest:
         """A new turn: everybody may be read again."""
         if self._listener is not None:
             self._listener.tick()
+            if self._listener.turned_away:
+                self._tally.count_ingest(refused=self._listener.turned_away)
+                self._listener.turned_away = 0
         for agent in self._agents.values():
             started = agent.session is not None
             limits = self._limits
@@ -217,16 +223,29 @@ class Ingest:
         return [agent for agent in self._agents.values() if agent.session is session]
 
     def _accept(self, sock: socket.socket) -> None:
-        if not self._admit(sock):
-            self._tally.count_ingest(refused=1)
-            sock.close()
-
-    def _admit(self, sock: socket.socket) -> bool:
-        limits = self._limits
         try:
             peer = peer_of(sock)
         except OSError:
-            return False
+            self._tally.count_ingest(refused=1)
+            sock.close()
+            return
+        try:
+            admitted = self._admit(sock, peer)
+        except Exception:
+            # As in _ready: whoever it is must not take the others' recordings with it.
+            log.exception("connection of process %d", peer.pid)
+            agent = self._agents.get(sock.fileno())
+            if agent is not None:
+                self._cut_off(agent)
+                return
+            admitted = False
+        if not admitted:
+            self._tally.count_ingest(refused=1)
+            peer.close()
+            sock.close()
+
+    def _admit(self, sock: socket.socket, peer: Peer) -> bool:
+        limits = self._limits
         if len(self._agents) >= limits.clients or peer.pid <= 0:
             return False
         if peer.uid != 0 and self._clients_of(peer.uid) >= limits.clients_per_uid:

@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import copy
 import selectors
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+from gpucorrelate.daemon.effort import Meter, Part
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,15 +27,33 @@ class HasFileno(Protocol):
 Source = int | HasFileno
 
 
+@dataclass(frozen=True)
+class _Handler:
+    call: Callable[[int], None]
+    part: Part
+
+
 class Loop:
-    """Calls handlers when their descriptors are ready."""
+    """Calls handlers when their descriptors are ready.
+
+    Attributes:
+        meter: Counts what the handlers use.
+    """
 
     def __init__(self) -> None:
+        self.meter = Meter()
         self._selector = selectors.DefaultSelector()
+        self._part = Part.LOOP
+
+    def of(self, part: Part) -> Loop:
+        """The same loop; what is added by it counts as this part of the work."""
+        other = copy.copy(self)
+        other._part = part
+        return other
 
     def add(self, source: Source, handler: Callable[[int], None], events: int = READ) -> None:
         """Call ``handler`` with the ready events (``READ``, ``WRITE``)."""
-        self._selector.register(source, events, handler)
+        self._selector.register(source, events, _Handler(handler, self._part))
 
     def change(self, source: Source, events: int) -> None:
         """Wait for other events."""
@@ -47,7 +69,8 @@ class Loop:
         for key, events in self._selector.select(timeout_s):
             # A handler before this one may have closed its descriptor.
             if self._selector.get_map().get(key.fd) is key:
-                key.data(events)
+                with self.meter.part(key.data.part):
+                    key.data.call(events)
 
     def close(self) -> None:
         """Forget everything."""

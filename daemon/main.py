@@ -17,17 +17,27 @@ from typing import TYPE_CHECKING
 import gpucorrelate
 from gpucorrelate.daemon import descriptors, privileges
 from gpucorrelate.daemon.control import Control
+from gpucorrelate.daemon.effort import Part
 from gpucorrelate.daemon.health import Tally
 from gpucorrelate.daemon.ingest import Ingest
+from gpucorrelate.daemon.journal import Journal
 from gpucorrelate.daemon.loop import Loop
 from gpucorrelate.daemon.notify import Notifier
 from gpucorrelate.daemon.pauses import PauseWatch
+from gpucorrelate.daemon.reload import reload
 from gpucorrelate.daemon.sessions import Sessions
 from gpucorrelate.daemon.tracing import Tracing
 from gpucorrelate.daemon.values import CapabilityInfo, DaemonStatus
-from gpucorrelate.probes.wire.errors import EXIT_OK, DaemonError, NotPermittedError, StoreError
+from gpucorrelate.probes.wire.errors import (
+    EXIT_OK,
+    DaemonError,
+    GpucorrelateError,
+    NotPermittedError,
+    StoreError,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType
 
     from gpucorrelate.daemon.config import DaemonConfig
@@ -36,6 +46,11 @@ log = logging.getLogger(__name__)
 
 AUTOGROUP = Path("/proc/self/autogroup")
 _IDLE_TICK_S = 0.25
+#: While sessions record and nobody waits for a turn, turns are so much rarer than ticks. The
+#: kernel's rings ask for one when they fill, and sockets are read when something comes.
+_CALM_TICKS = 2.5
+#: The same while next to nothing happens; the host's numbers are read in time all the same.
+_QUIET_TICKS = 10
 _STOP_NS = 1_000_000_000
 
 
@@ -44,21 +59,29 @@ class Daemon:
 
     Args:
         config: The settings.
+        again: Reads the settings again; None: they cannot change.
     """
 
-    def __init__(self, config: DaemonConfig) -> None:
+    def __init__(
+        self, config: DaemonConfig, again: Callable[[], DaemonConfig] | None = None
+    ) -> None:
         self._config = config
+        self._again = again
+        self._settings_note = ""
+        self._journal = Journal(config.log_level)
         self._tally = Tally()
         self._loop = Loop()
-        self._tracing = Tracing(config, self._tally)
+        self._meter = self._loop.meter
+        self._tracing = Tracing(config, self._tally, self._meter)
         self._sessions = Sessions(config, self._loop, self._tally, self._tracing)
-        self._ingest = Ingest(config, self._loop, self._tally, self._sessions.find)
-        self._control = Control(config, self._loop, self._sessions, self.status)
+        agents, callers = self._loop.of(Part.AGENTS), self._loop.of(Part.CALLERS)
+        self._ingest = Ingest(config, agents, self._tally, self._sessions.find)
+        self._control = Control(config, callers, self._sessions, self.status)
         self._notifier = Notifier()
         self._pauses = PauseWatch()
         self._privileges = privileges.current()
         self._started_ns = time.monotonic_ns()
-        self._stopping = False
+        self._stopping = self._woken = self._reloading = False
 
     def run(self) -> int:
         """Serve until told to stop; returns the exit code.
@@ -72,6 +95,8 @@ class Daemon:
             self._go_first()
             self._tracing.start()
             stack.callback(self._tracing.stop)
+            self._tracing.watch(self._loop, self._wake)
+            stack.callback(self._pauses.close)
             self._sessions.meet(self._ingest)
             self._sessions.load()
             self._ingest.open()
@@ -84,11 +109,12 @@ class Daemon:
             # What is alive now stays alive: spare the collector from walking it every time.
             gc.collect()
             gc.freeze()
-            self._notifier.ready(f"{len(self._sessions.running)} sessions")
+            self._notifier.ready(self._in_a_line())
             log.info("serving on %s; %s", self._config.control_path, self._privileges.text)
             self._serve()
             self._notifier.stopping()
             self._wind_down()
+            self._journal.tick(last=True)
         return EXIT_OK
 
     def status(self, uid: int) -> DaemonStatus:
@@ -108,6 +134,8 @@ class Daemon:
             if uid in (0, s.uid)
             for text in s.warnings()
         ]
+        if self._settings_note:
+            warnings.append(f"settings: {self._settings_note}")
         return DaemonStatus(
             version=gpucorrelate.__version__,
             pid=os.getpid(),
@@ -123,27 +151,56 @@ class Daemon:
             ingest=self._tally.ingest,
             store=store,
             sessions=tuple(self._sessions.infos(uid)),
+            sources=self._sessions.sources(uid),
+            polling=self._sessions.polling(),
             warnings=tuple(warnings),
+            callers_refused=self._control.refused,
+            callers_cut_off=self._control.cut_off,
             pauses=self._pauses.count,
             longest_pause=self._pauses.longest.text if self._pauses.longest else "",
+            effort=self._meter.effort(),
         )
 
     def _serve(self) -> None:
-        tick_s = self._config.tick_ms / 1000
-        due = time.monotonic()
+        ticked = float("-inf")
         while not self._stopping:
-            now = time.monotonic()
-            if now >= due:
+            if self._reloading:
+                self._reloading = False
+                self._reload()
+            left_s = ticked + self._rest_s() - time.monotonic()
+            if left_s > 0:
+                self._loop.run_once(left_s)
+            else:
                 self._tick()
-                busy = bool(self._sessions.running)
-                due = time.monotonic() + (tick_s if busy else _IDLE_TICK_S)
-            self._loop.run_once(max(0.0, due - time.monotonic()))
+                ticked = time.monotonic()
+
+    def _rest_s(self) -> float:
+        """How long to wait from one turn to the next, if nothing happens before."""
+        tick_s = self._config.tick_ms / 1000
+        if self._woken or self._sessions.hurried:
+            return tick_s
+        if not self._sessions.running:
+            return _IDLE_TICK_S
+        if self._sessions.idle:
+            return max(tick_s, min(tick_s * _QUIET_TICKS, self._config.poll_ms / 1000 or 1.0))
+        return tick_s * _CALM_TICKS
+
+    def _wake(self) -> None:
+        """The kernel's rings fill, or there is a new process: go round as soon as may be."""
+        self._woken = True
 
     def _tick(self) -> None:
+        self._woken = False
+        self._meter.turns += 1
         self._pauses.turn()
-        self._ingest.tick()
+        with self._meter.part(Part.AGENTS):
+            self._ingest.tick()
         self._sessions.tick()
-        self._control.tick()
+        with self._meter.part(Part.CALLERS):
+            self._control.tick()
+        self._journal.tick()
+        if self._notifier.wants_status():
+            self._notifier.status(self._in_a_line())
         self._notifier.alive()
 
     def _wind_down(self) -> None:
@@ -170,8 +227,49 @@ class Daemon:
         )
         self._loop.add(read, lambda _: _discard(read))
 
-    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        self._stopping = True
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        # A terminal that is closed says SIGHUP too, and then nobody is left to ask for an end.
+        if number == signal.SIGHUP and not _has_terminal():
+            self._reloading = True
+        else:
+            self._stopping = True
+
+    def _reload(self) -> None:
+        """Take over new settings as far as that can be; bad ones change nothing."""
+        self._notifier.reloading()
+        try:
+            if self._again is None:
+                raise DaemonError("they do not come from a file")
+            found = reload(self._config, self._again())
+        except GpucorrelateError as exc:
+            self._settings_note = f"not reloaded, the old ones stay: {exc.message}"
+            log.error("settings %s", self._settings_note)  # noqa: TRY400 - the user's mistake
+        else:
+            self._config = found.config
+            self._sessions.reconfigure(found.config)
+            self._ingest.reconfigure(found.config)
+            self._control.reconfigure(found.config)
+            self._journal.set_level(found.config.log_level)
+            needs = ", ".join(found.left)
+            self._settings_note = f"changed, but need a restart: {needs}" if needs else ""
+            log.warning("settings reloaded; %s", found.text)
+        self._notifier.ready(self._in_a_line())
+
+    def _in_a_line(self) -> str:
+        """How things are, for ``systemctl status``."""
+        running = self._sessions.running
+        kernel = self._tally.kernel
+        lost = sum(session.lost for session in running)
+        failing = next((s.failing for s in running if s.failing), "")
+        parts = [
+            f"{len(running)} session{'' if len(running) == 1 else 's'}",
+            f"kernel probes {kernel.state}",
+            f"{self._tally.ingest.clients} agents",
+            f"{lost} events lost" if lost else "nothing lost",
+        ]
+        parts += [f"writing fails: {failing}"] if failing else []
+        parts += [f"settings {self._settings_note}"] if self._settings_note else []
+        return ", ".join(parts)
 
     def _go_first(self) -> None:
         descriptors.allow_many()
@@ -191,6 +289,14 @@ class Daemon:
         for directory in (self._config.runtime_dir, self._config.state_dir):
             fd = _lock_directory(directory)
             stack.callback(os.close, fd)
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
 
 
 def _discard(fd: int) -> None:
@@ -223,12 +329,15 @@ def _lock_directory(directory: Path) -> int:
     return fd
 
 
-def run(config: DaemonConfig) -> int:
-    """Run the daemon in the foreground until SIGTERM, SIGINT or SIGHUP; returns the exit code.
+def run(config: DaemonConfig, again: Callable[[], DaemonConfig] | None = None) -> int:
+    """Run the daemon in the foreground until SIGTERM or SIGINT; returns the exit code.
+
+    Args:
+        config: The settings.
+        again: Reads them again on SIGHUP; what it raises leaves the old ones in place.
 
     Raises:
         GpucorrelateError: it cannot start: no permission, another daemon, a directory or socket
             that cannot be used, or, where they are demanded, no kernel probes.
     """
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-    return Daemon(config).run()
+    return Daemon(config, again).run()

@@ -22,11 +22,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gpucorrelate.daemon.columns import Row
+    from gpucorrelate.daemon.shedding import Shedder
     from gpucorrelate.daemon.streams import AgentStream, OwnStream
     from gpucorrelate.probes.wire.schema import Kind
 
+_CHANGE = BY_NAME["change"]
 # An agent may claim to have lost any number; sums of such claims must still fit a column.
 _MAX_COUNT = 1 << 48
+#: Losses told apart between two writes; while nothing can be written they are kept.
+_MOST_LOSSES = 1024
 # Within the wire's limit on strings in any script but a few.
 _TEXT_CHARS = 900
 
@@ -39,6 +43,7 @@ class Notes:
         stream: The daemon's stream in that session's recording.
         append: Takes a frame and its row count into the recording.
         lost: Events known to be lost so far.
+        shedder: Says what is not recorded for want of room.
     """
 
     def __init__(
@@ -47,8 +52,10 @@ class Notes:
         stream: OwnStream,
         append: Callable[[bytes, int], None],
         lost: int,
+        shedder: Shedder | None = None,
     ) -> None:
         self.lost = lost
+        self._shedder = shedder
         self._session = session
         self._stream = stream
         self._append = append
@@ -57,9 +64,33 @@ class Notes:
 
     def write(self, kind: Kind, rows: Sequence[Row]) -> None:
         """Record rows."""
-        if rows:
+        if rows and self._shedder is not None and self._shedder.drops(kind.id):
+            self._shedder.count(kind.name, len(rows), time.monotonic_ns())
+        elif rows:
             for frame, count in self._stream.rows(kind, rows):
                 self._append(frame, count)
+
+    def latest_change(self, subject: str, what: str) -> tuple[int, str] | None:
+        """When a subject was last said to have become something else, and what."""
+        row = self._stream.recall.latest_change(subject, what)
+        if row is None:
+            return None
+        return int(row[_CHANGE.index("t_ns")]), str(row[_CHANGE.index("after")])
+
+    def forget_changes(self, subject: str) -> None:
+        """New segments need not say what state a subject is in: it is gone."""
+        self._stream.recall.forget_changes(subject)
+
+    def stated(self, prefix: str) -> dict[str, tuple[CapabilityState, str]]:
+        """Sources whose names begin so and what the recording says of them, earlier runs' too."""
+        kind = BY_NAME["capability"]
+        at = [kind.index(name) for name in ("source", "state", "reason")]
+        rows = ([row[i] for i in at] for row in self._stream.recall.latest(kind))
+        return {
+            source: (CapabilityState(state), reason)
+            for source, state, reason in rows
+            if source.startswith(prefix) and state in set(CapabilityState)
+        }
 
     def forget_tasks(self, tids: Iterable[int]) -> None:
         """Threads that are gone need not be named in new segments."""
@@ -121,6 +152,8 @@ class Notes:
         """Count lost events; ``write_losses`` records them."""
         t_ns = t_ns or time.monotonic_ns()
         count = min(count, _MAX_COUNT)
+        if len(self._losses) >= _MOST_LOSSES and (hop, what) not in self._losses:
+            what = "others, after too many different ones"
         known = self._losses.get((hop, what), (0, since_ns, t_ns))
         self._losses[hop, what] = (
             known[0] + count,

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,8 @@ class PauseWatch:
         self.last: Pause | None = None
         self.longest: Pause | None = None
         self.count = 0
-        self._schedstat = Path(f"/proc/self/task/{os.getpid()}/schedstat")
+        # Kept open: it is read at every turn.
+        self._schedstat = _open_schedstat()
         self._since = time.monotonic()
         self._ran, self._queued = self._times()
 
@@ -68,10 +69,25 @@ class PauseWatch:
             self.longest = pause
         log.warning("the loop paused for %s", pause.text)
 
+    def close(self) -> None:
+        """Measure no more."""
+        if self._schedstat >= 0:
+            os.close(self._schedstat)
+            self._schedstat = -1
+
     def _times(self) -> tuple[float, float]:
         """Seconds on a CPU and in the run queue so far."""
         try:
-            ran, queued, _ = self._schedstat.read_text(encoding="ascii").split()
+            ran, queued, _ = os.pread(self._schedstat, 128, 0).split()
         except (OSError, ValueError):
             return time.thread_time(), -1.0
         return int(ran) / 1e9, int(queued) / 1e9
+
+
+def _open_schedstat() -> int:
+    """The kernel's account of this thread; -1 where it keeps none."""
+    path = f"/proc/self/task/{threading.get_native_id()}/schedstat"
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Ended processes that are remembered.
 _MAX_ENDED = 256
+#: Processes beyond the limit that are remembered, so that each is counted once.
+_MAX_REFUSED = 1 << 16
 _TASK = BY_NAME["task"]
 
 
@@ -66,6 +68,7 @@ class Processes:
         self._notes = notes
         self._limits = limits
         self._waiting: list[int] = []
+        self._refused: set[tuple[int, int]] = set()
 
     def add(self, process: Process, now_ns: int) -> Target | None:
         """Add a process; None when it is there already or there are too many."""
@@ -74,7 +77,7 @@ class Processes:
             return None
         self._forget_ended()
         if len(self.targets) >= self._limits.processes:
-            self.warning = f"more than {self._limits.processes} processes: not all are traced"
+            self._refuse(process)
             return None
         target = Target(
             process.pid,
@@ -96,13 +99,14 @@ class Processes:
             saved.pid, saved.ticks, saved.comm, saved.command, threads, saved.alive
         )
 
-    def gone(self, pid: int, left: Sequence[int], now_ns: int) -> None:
+    def gone(self, pid: int, left: Sequence[int], now_ns: int, why: str = "ended") -> None:
         """A process has ended, with these steps not seen to end."""
         target = self.targets[pid]
         target.alive = False
         self.release(target)
+        self._notes.forget_changes(f"pid:{pid}")
         self.changed = True
-        detail = f"{target.comm} ended"
+        detail = f"{target.comm} {why}"
         if left:
             numbers = ", ".join(str(step) for step in left[:20])
             detail += f" with {len(left)} steps in flight: {numbers}"
@@ -147,8 +151,22 @@ class Processes:
             os.close(target.pidfd)
             target.pidfd = -1
 
+    def _refuse(self, process: Process) -> None:
+        most = self._limits.processes
+        self.warning = f"more than {most} processes: not all are traced"
+        if len(self._refused) >= _MAX_REFUSED:
+            self._refused.clear()  # some may be counted twice then, none not at all
+        if process.identity not in self._refused:
+            self._refused.add(process.identity)
+            what = f"processes beyond the limit of {most}: not followed"
+            self._notes.loss("daemon.limits", what, 1)
+
     def _look_at(self, target: Target, now_ns: int) -> None:
         changes = target.threads.look(now_ns)
+        if changes.more_beyond:
+            what = f"threads of process {target.pid} beyond the limit of "
+            what += f"{self._limits.threads}: not named"
+            self._notes.loss("daemon.limits", what, changes.more_beyond)
         self._notes.write(_TASK, changes.rows)
         self._notes.forget_tasks(changes.gone)
         for row in changes.rows:

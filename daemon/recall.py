@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from gpucorrelate.daemon.budget import text_bytes
 from gpucorrelate.daemon.columns import column, frames_of_strings, frames_outside, rows_of
 from gpucorrelate.daemon.numeric import np
+from gpucorrelate.probes.host.reading import BLOCKED_IN
 from gpucorrelate.probes.wire.frame import Batch, encode
 from gpucorrelate.probes.wire.schema import BY_ID, BY_NAME, Kind, TaskEvent
 
@@ -23,19 +24,21 @@ if TYPE_CHECKING:
 
     from gpucorrelate.daemon.columns import Row
 
-#: Kinds whose latest row for each key holds until it is replaced, and the key.
-_LASTING = {
-    "meta": "key",
-    "thread": "tid",
-    "capability": "source",
-    "metric": "name",
-    "task": "tid",
-    "stream": "stream",
+#: Kinds whose latest row for each key holds until it is replaced, and the key's columns.
+_LASTING: dict[str, tuple[str, ...]] = {
+    "meta": ("key",),
+    "thread": ("tid",),
+    "capability": ("source",),
+    "metric": ("name",),
+    "task": ("tid",),
+    "stream": ("stream",),
+    "change": ("subject", "what"),
 }
 _SESSION = BY_NAME["session"]
 #: Everything that the head of a segment may restate.
 RESTATED = frozenset(BY_NAME[name].id for name in (*_LASTING, "session", "step_rows"))
 _TASK = BY_NAME["task"]
+_CHANGE = BY_NAME["change"]
 _STEP_ROWS = BY_NAME["step_rows"]
 #: Kinds that refer to a rowset: the reference keeps it alive.
 _REFERRING = frozenset(
@@ -43,7 +46,13 @@ _REFERRING = frozenset(
 )
 
 #: Rows kept of each kind: threads come and go by the thousand, facts do not.
-_MAX_ROWS = {"task": 1 << 15, "thread": 1 << 14, "stream": 2048, "session": 4096}
+_MAX_ROWS = {
+    "task": 1 << 15,
+    "thread": 1 << 14,
+    "stream": 2048,
+    "session": 4096,
+    "change": 1 << 14,
+}
 _MAX_OTHER_ROWS = 1024
 _MAX_ROWSETS = 256
 _MAX_ROWSET_BYTES = 4 << 20
@@ -85,14 +94,13 @@ class Recall:
 
     def remember(self, kind: Kind, rows: Iterable[Row]) -> None:
         """Keep rows of a kind that lasts; others are passed over."""
-        key_name = _LASTING.get(kind.name)
-        if key_name is None and kind is not _SESSION:
+        names = _LASTING.get(kind.name)
+        if names is None and kind is not _SESSION:
             return
         kept = self._rows.setdefault(kind.id, OrderedDict())
-        key_at = kind.index(key_name) if key_name else -1
         for row in rows:
-            key = row[key_at] if key_name else row
-            if kind is _TASK and row[kind.index("event")] == TaskEvent.EXIT:
+            key = _key(kind, row) if names else row
+            if _is_over(kind, row):
                 self.row_bytes -= _row_size(kept.pop(key, None))
                 continue
             self.row_bytes += _row_size(row) - _row_size(kept.get(key))
@@ -105,6 +113,20 @@ class Recall:
     def forget_task(self, tid: int) -> None:
         """A thread that is gone need not be named again."""
         self.row_bytes -= _row_size(self._rows.get(_TASK.id, OrderedDict()).pop(tid, None))
+
+    def latest_change(self, subject: str, what: str) -> Row | None:
+        """The change that holds of a subject; ``None`` if none was told."""
+        return self._rows.get(_CHANGE.id, OrderedDict()).get((subject, what))
+
+    def forget_changes(self, subject: str) -> None:
+        """What is gone need not be described again; its name may be another's soon."""
+        kept = self._rows.get(_CHANGE.id, OrderedDict())
+        for key in [key for key in kept if isinstance(key, tuple) and key[0] == subject]:
+            self.row_bytes -= _row_size(kept.pop(key))
+
+    def latest(self, kind: Kind) -> list[Row]:
+        """The rows of a kind that hold."""
+        return list(self._rows.get(kind.id, OrderedDict()).values())
 
     def frames(self, strings: Mapping[int, str]) -> Iterator[bytes]:
         """Frames that restate everything, with the stream's string table last but rowsets."""
@@ -151,6 +173,22 @@ class Recall:
         parts.append((count, part))
         self._rowsets.move_to_end(number)
         self._rowset_bytes += _size([(count, part)])
+
+
+def _key(kind: Kind, row: Row) -> object:
+    names = _LASTING[kind.name]
+    if len(names) == 1:
+        return row[kind.index(names[0])]
+    return tuple(row[kind.index(name)] for name in names)
+
+
+def _is_over(kind: Kind, row: Row) -> bool:
+    """Whether a row says that what its key names is no more, or was so for a moment only."""
+    if kind is _TASK:
+        return bool(row[kind.index("event")] == TaskEvent.EXIT)
+    if kind is _CHANGE:
+        return not row[kind.index("after")] or row[kind.index("what")] == BLOCKED_IN
+    return False
 
 
 def _size(parts: list[tuple[int, tuple[bytes, ...]]]) -> int:

@@ -40,8 +40,8 @@ def read_part(source: BinaryIO, size_bytes: int | None = None) -> Iterator[Item]
             left -= len(chunk)
         for item in decoder.feed(chunk):
             yield item if isinstance(item, Damage) else item[0]
-    if decoder.pending_bytes:
-        yield Damage("cut off in the middle of a frame", decoder.pending_bytes)
+    for item in decoder.finish():
+        yield item if isinstance(item, Damage) else item[0]
 
 
 def joined(items: Iterable[Item]) -> Iterator[Item]:
@@ -140,22 +140,27 @@ def scan_segment(directory_fd: int, name: str, take: Callable[[Batch], None]) ->
     """
     fd = open_regular(directory_fd, name, os.O_RDWR)
     with open(fd, "r+b") as file:  # noqa: PTH123 - a descriptor, not a path
-        decoder = Decoder()
         at = good = 0
-        while chunk := file.read(_CHUNK_BYTES):
-            for item in decoder.feed(chunk):
-                if isinstance(item, Damage):
-                    at += item.size_bytes
-                    continue
-                batch, frame = item
-                at += len(frame)
-                good = at
-                take(batch)
+        for item in _items(file):
+            if isinstance(item, Damage):
+                at += item.size_bytes
+                continue
+            batch, frame = item
+            at += len(frame)
+            good = at
+            take(batch)
         end = os.fstat(fd).st_size
         if end > good:
             _set_aside(directory_fd, f"{name}.cut", file, good)
             os.ftruncate(fd, good)
         return end - good
+
+
+def _items(file: BinaryIO) -> Iterator[tuple[Batch, bytes] | Damage]:
+    decoder = Decoder()
+    while chunk := file.read(_CHUNK_BYTES):
+        yield from decoder.feed(chunk)
+    yield from decoder.finish()
 
 
 def _set_aside(directory_fd: int, name: str, file: BinaryIO, start: int) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,8 @@ ENDED_FILE = "session.ended.json"
 ATTACHED = "attached"
 CLOSING = "closing"
 DETACHED = "detached"
+
+_IDS, _NUMBERS = 1 << 32, 1 << 63
 
 
 @dataclass(frozen=True)
@@ -121,11 +124,33 @@ def load(directory_fd: int) -> SavedSession:
     """
     try:
         try:
-            return from_map(SavedSession, json.loads(read_file(directory_fd, FILE)))
+            return _checked(from_map(SavedSession, json.loads(read_file(directory_fd, FILE))))
         except FileNotFoundError:
             text = read_file(directory_fd, ENDED_FILE)
-        found = from_map(SavedSession, json.loads(text))
+        found = _checked(from_map(SavedSession, json.loads(text)))
         reason = found.reason or "detached; how it ended could not be written"
         return replace(found, state=DETACHED, reason=reason)
-    except (OSError, ValueError, ValueFormatError) as exc:
+    except (OSError, ValueError, RecursionError, ValueFormatError) as exc:
         raise StoreError(f"session file: {exc}") from exc
+
+
+def _checked(saved: SavedSession) -> SavedSession:
+    """The same, if a recording can hold its numbers; one that was damaged may have any.
+
+    Raises:
+        ValueError: one of them is none that this daemon ever wrote.
+    """
+    ids = [saved.uid, saved.root_pid, *(target.pid for target in saved.targets)]
+    ids += [number for each in saved.streams for number in (each.number, each.pid)]
+    numbers = [saved.started_ns, saved.until_ns, saved.scan_from, saved.lost, *saved.counts]
+    numbers += [target.ticks for target in saved.targets]
+    numbers += [n for each in saved.streams for n in (each.ticks, each.last_seq, each.drops)]
+    for each in saved.segments:
+        numbers += [each.number, each.size_bytes, each.rows, each.first_ns, each.last_ns]
+    if not all(0 <= number < _IDS for number in ids):
+        raise ValueError("a process or stream number is out of range")
+    if not all(0 <= number < _NUMBERS for number in numbers):
+        raise ValueError("a number is out of range")
+    if not all(map(math.isfinite, (saved.started_unix_s, saved.ended_unix_s or 0.0))):
+        raise ValueError("a time is not finite")
+    return saved

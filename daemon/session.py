@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from gpucorrelate.daemon.columns import frames_outside
 from gpucorrelate.daemon.counting import Counts
+from gpucorrelate.daemon.moments import latest_ns, written_ns
 from gpucorrelate.daemon.notes import Notes
 from gpucorrelate.daemon.processes import Processes
 from gpucorrelate.daemon.recording import scan_segment
@@ -24,6 +25,7 @@ from gpucorrelate.daemon.saved import (
     mark_ended,
     save,
 )
+from gpucorrelate.daemon.shedding import Shedder
 from gpucorrelate.daemon.store import SegmentStore, open_directory
 from gpucorrelate.daemon.streams import DAEMON_STREAM
 from gpucorrelate.daemon.streamset import StreamSet
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SAVE_EVERY_NS = 500_000_000
+#: Processes whose threads are looked at in one turn: few, so that no turn takes long.
+_LOOKS_PER_TURN = 4
 _SETTLE_AGAIN_NS = 250_000_000
 _TASK = BY_NAME["task"]
 #: A turn of the loop writes once, but memory is bounded within it as well.
@@ -90,7 +94,10 @@ class Session:
         self._store = SegmentStore(
             directory, config.segment_bytes, self.streams.head, tally, saved.segments
         )
-        self.notes = Notes(self.id, self.streams.own, self._store.append, saved.lost)
+        self._shedder = Shedder()
+        self.notes = Notes(
+            self.id, self.streams.own, self._store.append, saved.lost, self._shedder
+        )
         self.processes = Processes(self.notes, config.limits)
 
     # Beginning and end.
@@ -122,7 +129,7 @@ class Session:
             OSError: the recording cannot be read.
         """
         self.streams.restore(self._saved.streams)
-        last_ns = 0
+        last_ns = known_ns = 0
         fd = self._store.directory_fd
         for at, segment in enumerate(self._store.segments):
             if segment.number < self._saved.scan_from:
@@ -130,15 +137,16 @@ class Session:
             rows = 0
 
             def take(batch: Batch) -> None:
-                nonlocal rows
+                nonlocal rows, known_ns
+                known_ns = max(known_ns, latest_ns(batch))
                 rows += batch.count if batch.seq else 0
                 self.streams.take_back(batch)
                 if batch.seq:
                     self.counts.recount(batch)
 
             written = os.stat(segment.name, dir_fd=fd)  # before mending it changes that
-            last_ns = time.monotonic_ns() - (time.time_ns() - written.st_mtime_ns)
             cut = scan_segment(fd, segment.name, take)
+            last_ns = written_ns(self._saved, written.st_mtime_ns, max(known_ns, segment.last_ns))
             size = written.st_size - cut
             self._store.segments[at] = replace(
                 segment, size_bytes=size, rows=rows, last_ns=last_ns
@@ -225,7 +233,7 @@ class Session:
             self.counts.resync()
         if taken.batch is not None:
             self.counts.take(taken.batch, now_ns)
-            self._store.append(taken.frame, taken.batch.count)
+            self._store.append(*self._shedder.of_agent(taken.batch, taken.frame, now_ns))
             if self._store.pending_bytes > _MAX_PENDING_BYTES:
                 self.flush()
 
@@ -235,13 +243,14 @@ class Session:
         if kind is _TASK:
             batch = Batch(kind.id, count, tuple(columns))
             self.streams.kernel.recall.take(batch, self.streams.kernel_strings.living)
-        for frame, rows in self.streams.kernel.columns(kind, count, columns):
+        kept, columns = self._shedder.sift(kind, count, columns, now_ns)
+        for frame, rows in self.streams.kernel.columns(kind, kept, columns) if kept else ():
             self._store.append(frame, rows)
 
     # Processes.
 
-    def gone(self, pid: int, now_ns: int) -> None:
-        """A process has ended."""
+    def gone(self, pid: int, now_ns: int, why: str = "ended") -> None:
+        """A process has ended, or is none of the session's any more."""
         if not self.processes.alive(pid):
             return
         self.agents.discard(pid)
@@ -251,7 +260,7 @@ class Session:
             if stream.pid == pid
             for step in self.counts.take_steps_of(stream.number)
         ]
-        self.processes.gone(pid, left, now_ns)
+        self.processes.gone(pid, left, now_ns, why)
 
     def stream_of(
         self, pid: int, ticks: int, agent_ns: int, producer: str, role: str
@@ -278,12 +287,19 @@ class Session:
 
     # The turn of the loop.
 
+    def look(self, now_ns: int) -> None:
+        """Look at the threads of some of its processes, if any are due."""
+        for _ in range(_LOOKS_PER_TURN):
+            self.processes.look(now_ns)
+
     def tick(self, now_ns: int) -> None:
-        """Look at one process's threads if it is time, write losses, flush."""
-        self.processes.look(now_ns)
+        """Write losses, flush."""
         self._check_silence(now_ns)
+        self._shed()
         self._write_losses()
+        begun_ns = time.monotonic_ns()
         began = self._store.flush()
+        self._shedder.look(now_ns, self._store.directory_fd, time.monotonic_ns() - begun_ns)
         self._count_store_losses(self._store.losses())
         changed = self._dirty or self.processes.changed
         if began or (changed and now_ns - self._saved_ns > _SAVE_EVERY_NS):
@@ -320,6 +336,11 @@ class Session:
     def segment_number(self) -> int:
         """Number of the file that is written to; 0 before the first."""
         return self._store.segments[-1].number if self._store.segments else 0
+
+    @property
+    def segment_ends(self) -> bool:
+        """Whether the file that is written to is full with what waits to be written."""
+        return self._store.ends
 
     @property
     def size_bytes(self) -> int:
@@ -396,6 +417,8 @@ class Session:
         found = [self.processes.warning] if self.processes.warning else []
         if self.failing:
             found.append(f"recording cannot be written: {self.failing}")
+        if self._shedder.text:
+            found.append(self._shedder.text)
         return (*found, *self.notes.complaints())
 
     def save(self) -> bool:
@@ -443,6 +466,16 @@ class Session:
             )
         elif self.notes.knows(source):
             self.notes.capability(source, CapabilityState.ON, "")
+
+    def _shed(self) -> None:
+        """Record what was thrown away for want of room, and what is thrown away now."""
+        for shed in self._shedder.take():
+            self._tally.count_store(shed_rows=shed.count)
+            self.notes.loss("daemon.shed", shed.what, shed.count, shed.since_ns)
+        text, source = self._shedder.text, "recording"
+        if text or self.notes.knows(source):
+            state = CapabilityState.DEGRADED if text else CapabilityState.ON
+            self.notes.capability_state(source, state, text)
 
     def _count_store_losses(self, losses: Iterable[StoreLoss]) -> None:
         for loss in losses:

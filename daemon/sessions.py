@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 from gpucorrelate.daemon import tree
 from gpucorrelate.daemon.archive import Archive
 from gpucorrelate.daemon.config import MAX_SEGMENTS
+from gpucorrelate.daemon.effort import Part
 from gpucorrelate.daemon.follow import Follower
 from gpucorrelate.daemon.saved import CLOSING, DETACHED, SavedSession
 from gpucorrelate.daemon.session import Session, load_session
 from gpucorrelate.daemon.store import open_directory
 from gpucorrelate.daemon.streams import KERNEL_STREAM
 from gpucorrelate.daemon.tracing import frames_of_open_waits
-from gpucorrelate.daemon.values import AttachAnswer, Progress, SessionInfo
+from gpucorrelate.daemon.values import AttachAnswer, Progress, SessionInfo, SourceInfo
 from gpucorrelate.daemon.watch import HostWatch
 from gpucorrelate.probes.host import procfs
 from gpucorrelate.probes.wire.errors import (
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpucorrelate.daemon.config import DaemonConfig
-    from gpucorrelate.daemon.health import Tally
+    from gpucorrelate.daemon.health import PollingCounters, Tally
     from gpucorrelate.daemon.ingest import Ingest
     from gpucorrelate.daemon.loop import Loop
     from gpucorrelate.daemon.tracing import Tracing
@@ -44,10 +45,14 @@ log = logging.getLogger(__name__)
 
 _ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,63}")
 _SCAN_NS = 1_000_000_000
+#: How often the names of all threads are read where the kernel probes tell of them as well.
+_LOOK_NS = 5_000_000_000
 _TRIM_NS = 2_000_000_000
 #: How long a session that ends waits for what its agents still send, and what silence means.
 _TAIL_NS = 1_000_000_000
 _QUIET_NS = 150_000_000
+#: Rows that may come in a turn of which it is said that nothing happens.
+_FEW_ROWS = 64
 _DAY_NS = 86_400_000_000_000
 
 NO_AGENT = (
@@ -68,7 +73,7 @@ class Sessions:
 
     def __init__(self, config: DaemonConfig, loop: Loop, tally: Tally, tracing: Tracing) -> None:
         self._config = config
-        self._loop = loop
+        self._meter = loop.meter
         self._tally = tally
         self._tracing = tracing
         self._base = config.state_dir / "sessions"
@@ -76,9 +81,13 @@ class Sessions:
         self.archive = Archive(self._base, config, tally)
         self._closing: dict[str, tuple[int, str]] = {}
         self._unsettled: dict[str, Session] = {}
-        self._scan_ns = self._trim_ns = 0
+        self._scan_ns = self._trim_ns = self._look_ns = 0
+        self._rows = 0
+        self._few_rows = False
         self._watch = HostWatch(config)
-        self._follower = Follower(loop, tracing, lambda: self.running, self._all_gone)
+        self._follower = Follower(
+            loop.of(Part.PROCESSES), tracing, lambda: self.running, self._all_gone
+        )
         self._ingest: Ingest | None = None
 
     @property
@@ -86,9 +95,24 @@ class Sessions:
         """Sessions that record."""
         return list(self._active.values())
 
+    @property
+    def hurried(self) -> bool:
+        """Whether somebody waits for what the next turns bring."""
+        return bool(self._closing or self._unsettled)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no request is in flight, and the last turn brought hardly a row."""
+        return self._few_rows and not any(s.counts.requests_in_flight for s in self.running)
+
     def meet(self, ingest: Ingest) -> None:
         """From now on agents are told what sessions want of them."""
         self._ingest = self._follower.ingest = ingest
+
+    def reconfigure(self, config: DaemonConfig) -> None:
+        """From now on keep other limits; what is open or loaded stays as it is."""
+        self._config = config
+        self.archive.reconfigure(config)
 
     def find(self, process: Process) -> Session | None:
         """The session of a process; a child of one of its processes is taken in."""
@@ -174,14 +198,33 @@ class Sessions:
     def tick(self) -> None:
         """Drain the kernel, follow processes, write, keep the limits."""
         now = time.monotonic_ns()
-        self._follower.drain(now)
-        if now - self._scan_ns > _SCAN_NS:
-            self._scan_ns = now
-            self._tracing.update(self.running)
+        with self._meter.part(Part.PROCESSES):
+            self._follower.drain(now)
+            if now - self._scan_ns > _SCAN_NS:
+                self._scan_ns = now
+                self._scan(now)
             for session in self.running:
-                self._follower.scan(session, now)
+                session.look(now)
+        with self._meter.part(Part.HOST):
+            self._watch.tick([s for s in self.running if s.id not in self._closing], now)
+        with self._meter.part(Part.STORING):
+            self._write(now)
+
+    def _scan(self, now: int) -> None:
+        self._tracing.update(self.running)
+        # The kernel tells of names as they change; what a full ring lost is looked for.
+        look = not self._tracing.on or now - self._look_ns > _LOOK_NS
+        if look:
+            self._look_ns = now
+        for session in self.running:
+            self._follower.scan(session, now)
+            if look:
                 session.processes.look_later()
-        self._watch.tick([s for s in self.running if s.id not in self._closing], now)
+
+    def _write(self, now: int) -> None:
+        if any(session.segment_ends for session in self.running):
+            # A file of a recording tells all losses of its time.
+            self._tracing.take_losses(self.running)
         for session in self.running:
             session.tick(now)
             if 0 < session.until_ns <= now:
@@ -190,6 +233,9 @@ class Sessions:
                 self._close_if_quiet(session, now)
         for session in list(self._unsettled.values()):
             self._settle(session, now)
+        rows = sum(session.counts.rows for session in self.running)
+        self._few_rows = rows - self._rows <= _FEW_ROWS
+        self._rows = rows
         if now - self._trim_ns > _TRIM_NS:
             self._trim_ns = now
             self._trim(now)
@@ -307,6 +353,7 @@ class Sessions:
             return _with_tail(opened, b"".join(s.tail() for s in self._unsettled_of(name)))
         now = time.monotonic_ns()
         self._follower.drain(now)
+        self._tracing.take_losses(self.running)
         rows = []
         for kind, count, columns in self._tracing.open_waits(
             session, alone=len(self._active) == 1
@@ -319,6 +366,15 @@ class Sessions:
         session.flush()
         opened = session.open_segments()
         return _with_tail(opened, frames_of_open_waits(rows, KERNEL_STREAM) + session.tail())
+
+    def sources(self, uid: int) -> tuple[SourceInfo, ...]:
+        """How the host's sources stand for the running sessions that a user may see."""
+        mine = [session for session in self.running if uid in (0, session.uid)]
+        return tuple(one for session in mine for one in self._watch.sources(session.id))
+
+    def polling(self) -> PollingCounters:
+        """What reading the host does and costs."""
+        return self._watch.counters()
 
     def stored(self) -> tuple[int, int]:
         """Segments and bytes on disk, all sessions."""
@@ -379,6 +435,7 @@ class Sessions:
     def _finish(self, session: Session, reason: str, *, resumable: bool = False) -> None:
         now = time.monotonic_ns()
         self._follower.drain(now)
+        self._tracing.take_losses(self.running)
         for kind, count, columns in self._tracing.open_waits(
             session, alone=len(self._active) == 1
         ):

@@ -7,63 +7,37 @@ kernel probes. What they bring is taken by the daemon's one loop.
 
 from __future__ import annotations
 
-import contextlib
-import logging
+import resource
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from gpucorrelate.daemon.tree import looks_like_engine
-from gpucorrelate.probes.host import gpu, numa, placement, procfs
-from gpucorrelate.probes.host.disagreement import disagreements, spread_of_cpus, spread_of_device
-from gpucorrelate.probes.host.engine_scrape import EngineEndpoint
-from gpucorrelate.probes.host.listening import read_listeners
-from gpucorrelate.probes.host.reading import Missing, Sample
+from gpucorrelate.daemon.look_devices import Devices
+from gpucorrelate.daemon.look_engine import Engine
+from gpucorrelate.daemon.look_gpu import Gpus
+from gpucorrelate.daemon.look_nodes import Nodes
+from gpucorrelate.daemon.retry import Retry
+from gpucorrelate.probes.host.reading import Reading, Round, Sample, Standing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
-    from gpucorrelate.probes.host.disagreement import Disagreement, Side
-    from gpucorrelate.probes.host.placement import Binding
-    from gpucorrelate.probes.host.reading import Reading
+    from gpucorrelate.daemon.look import Found, Look
 
-log = logging.getLogger(__name__)
-
-_S = 1_000_000_000
-#: What vLLM listens on unless it is told otherwise.
-_ENGINE_PORT = 8000
+_MS = 1_000_000
+_S = 1000 * _MS
+#: Outcomes that nobody took yet. Beyond that no look is made: what is not taken is not news.
 _MOST_READY = 256
 _MOST_PIDS = 64
-_PPM = 1_000_000
-
-
-@dataclass(frozen=True)
-class Change:
-    """Something that is no number and became another; see the kind of that name."""
-
-    t_ns: int
-    since_ns: int
-    subject: str
-    what: str
-    before: str
-    after: str
-
-
-@dataclass(frozen=True)
-class Round:
-    """What one look of a poller brought.
-
-    Attributes:
-        sample: Numbers, and what could not be read.
-        changes: What is no number.
-        since_ns: When the look before was, 0 if there was none; ``None``: ask who called.
-    """
-
-    sample: Sample
-    changes: tuple[Change, ...] = ()
-    since_ns: int | None = None
+#: Numbers of which a session's last values are remembered; the oldest are told again.
+_MOST_TOLD = 1 << 16
+#: A number that was not read for so long is forgotten where there are too many.
+_FORGOTTEN_NS = 120 * _S
+#: Looks over which the cost of one is smoothed, roughly: some ask for more than others.
+_SMOOTHED = 8
+_SHORTEST_WAIT_S, _LONGEST_WAIT_S = 0.005, 0.1
 
 
 @dataclass(frozen=True)
@@ -79,34 +53,130 @@ class Wanted:
     pids: tuple[int, ...]
 
 
-class _Look(Protocol):
-    """One kind of look, for one session."""
+@dataclass(frozen=True)
+class Outcome:
+    """What a look brought for one session.
 
-    def __call__(self, pids: Collection[int], now_ns: int) -> tuple[Sample, tuple[Change, ...]]:
-        """All numbers there are, changed or not."""
+    Attributes:
+        session: The session.
+        source: Name of the look.
+        found: What is news to the session.
+        standing: How the source stands.
+        failing: Why it does not work although it should; empty where it does, or cannot.
+        fault: What it failed with, if it raised.
+    """
+
+    session: str
+    source: str
+    found: Round = field(default_factory=Round)
+    standing: Standing = field(default_factory=Standing)
+    failing: str = ""
+    fault: Exception | None = None
 
 
 @dataclass
-class _Task:
-    """A look with its pace."""
+class Task:
+    """A look with its pace. The loop sets ``every_ns``; the thread everything else.
+
+    Attributes:
+        name: What it is called.
+        wanted_ns: How often it should be made.
+        look: Makes it.
+        every_ns: How often it is made, as far as that is not too much.
+        cost_ns: CPU time of one, smoothed.
+        spent_ns: CPU time of all.
+        looks: How many were made.
+        began_ns: The one being made began; 0: none is.
+        ended_ns: The last one ended; 0: there was none.
+    """
 
     name: str
-    every_ns: int
-    look: _Look
-    close: Callable[[], None] = lambda: None
+    wanted_ns: int
+    look: Look
+    every_ns: int = 0
+    cost_ns: int = 0
+    spent_ns: int = 0
+    looks: int = 0
+    began_ns: int = 0
+    ended_ns: int = 0
     due_ns: int = 0
-    since_ns: int = 0
-    generation: int = -1
-    told: dict[tuple[str, str], int] = field(default_factory=dict)
+    retry: Retry = field(default_factory=Retry)
+
+    def __post_init__(self) -> None:
+        """Begin with the pace that is wanted."""
+        self.every_ns = self.every_ns or self.wanted_ns
+
+
+class _Told:
+    """What a session was told: the value of each number, and when that was last read."""
+
+    def __init__(self) -> None:
+        self.generation = -1
+        self._values: dict[tuple[str, str], tuple[int, int]] = {}
+        self._new = False
+
+    def begin(self, generation: int) -> None:
+        """A look for a generation follows; in another one everything is news."""
+        self._new = generation != self.generation
+        self.generation = generation
+
+    def news(self, readings: tuple[Reading, ...]) -> tuple[Reading, ...]:
+        """Those that the session does not know, each since when it may have been so."""
+        found = []
+        for one in readings:
+            key = one.metric.name, one.subject
+            value, read_ns = self._values.get(key, (None, 0))
+            self._values[key] = one.value, one.t_ns
+            if self._new or value != one.value:
+                found.append(Reading(one.metric, one.subject, one.value, one.t_ns, read_ns))
+        if len(self._values) > _MOST_TOLD and readings:
+            self._forget(readings[-1].t_ns)
+        return tuple(found)
+
+    def _forget(self, now_ns: int) -> None:
+        kept = {k: v for k, v in self._values.items() if now_ns - v[1] < _FORGOTTEN_NS}
+        self._values = kept if len(kept) <= _MOST_TOLD else {}
+
+
+def shared_tasks() -> list[Task]:
+    """Looks at what is the same for all sessions."""
+    gpus = Gpus()
+    return [
+        Task("devices", _S, Devices(gpus.again)),
+        # As R132 has it: NVML's own numbers change a few times a second.
+        Task("gpu", _S // 5, gpus),
+    ]
+
+
+def session_tasks(*, engine_every_ns: int) -> list[Task]:
+    """Looks at one session's processes.
+
+    Args:
+        engine_every_ns: How often its engine is asked for its metrics; 0: never.
+    """
+    found = [Task("numa", 2 * _S, Nodes())]
+    if engine_every_ns:
+        found.append(Task("engine", engine_every_ns, Engine()))
+    return found
 
 
 class SlowLooks:
-    """The thread; it is started by the first session and ends with ``close``."""
+    """The thread; it is started by the first session and ends with ``close``.
 
-    def __init__(self) -> None:
+    Args:
+        shared: Makes the looks at what all sessions share.
+        own: Makes the looks of one session.
+    """
+
+    def __init__(self, shared: Callable[[], list[Task]], own: Callable[[], list[Task]]) -> None:
+        self._make_shared, self._make_own = shared, own
         self._wanted: dict[str, Wanted] = {}
-        self._tasks: dict[str, list[_Task]] = {}
-        self._ready: deque[tuple[str, str, Round | Exception]] = deque(maxlen=_MOST_READY)
+        self._shared: tuple[Task, ...] = ()
+        self._own: dict[str, tuple[Task, ...]] = {}
+        self._told: dict[tuple[str, str], _Told] = {}
+        self._ready: deque[Outcome] = deque()
+        self._skipped: Counter[tuple[str, str]] = Counter()
+        self._lock = threading.Lock()
         self._wake = threading.Event()
         self._over = False
         self._thread: threading.Thread | None = None
@@ -118,12 +188,28 @@ class SlowLooks:
             self._thread = threading.Thread(target=self._run, name="host-looks", daemon=True)
             self._thread.start()
 
-    def take(self) -> list[tuple[str, str, Round | Exception]]:
-        """Session, name of the look, and what it brought, since the last call."""
+    def take(self) -> list[Outcome]:
+        """What looks brought since the last call."""
         found = []
         while self._ready:
             found.append(self._ready.popleft())
         return found
+
+    def take_skipped(self) -> dict[tuple[str, str], int]:
+        """Looks, by session and name, that were not made as nobody took what others brought."""
+        if not self._skipped:
+            return {}
+        with self._lock:
+            found, self._skipped = self._skipped, Counter()
+        return found
+
+    def tasks(self, session: str) -> tuple[Task, ...]:
+        """The looks that are made for a session."""
+        return (*self._shared, *self._own.get(session, ()))
+
+    def all_tasks(self) -> list[Task]:
+        """All looks there are."""
+        return [*self._shared, *(task for own in list(self._own.values()) for task in own)]
 
     def close(self) -> None:
         """End the thread; one that hangs in a driver is left to itself."""
@@ -135,223 +221,101 @@ class SlowLooks:
     def _run(self) -> None:
         while not self._over:
             wanted = self._wanted
-            for gone in self._tasks.keys() - wanted.keys():
-                for task in self._tasks.pop(gone):
-                    task.close()
-            for session, one in wanted.items():
-                if session not in self._tasks:
-                    self._tasks[session] = _tasks()
-                for task in self._tasks[session]:
-                    if time.monotonic_ns() >= task.due_ns and not self._over:
-                        self._ready.append((session, task.name, _play(task, one)))
-            self._wake.wait(0.1)
+            self._prepare(wanted)
+            for task in self._shared:
+                self._turn(task, wanted)
+            for session, own in self._own.items():
+                for task in own:
+                    self._turn(task, {session: wanted[session]})
+            self._wake.wait(self._wait_s())
+        self._prepare({})
 
+    def _wait_s(self) -> float:
+        now_ns = time.monotonic_ns()
+        due_ns = min((task.due_ns for task in self.all_tasks()), default=now_ns + _S)
+        return min(_LONGEST_WAIT_S, max(_SHORTEST_WAIT_S, (due_ns - now_ns) / _S))
 
-def _play(task: _Task, wanted: Wanted) -> Round | Exception:
-    if task.generation != wanted.generation:
-        task.generation = wanted.generation
-        task.told.clear()
-    now_ns = time.monotonic_ns()
-    task.due_ns = now_ns + task.every_ns
-    try:
-        sample, changes = task.look(wanted.pids[:_MOST_PIDS], now_ns)
-    except Exception as exc:  # noqa: BLE001 - one look's fault must not end the others
-        return exc
-    readings = tuple(one for one in sample.readings if _is_news(task.told, one))
-    since_ns, task.since_ns = task.since_ns, now_ns
-    return Round(Sample(readings, sample.missing), changes, since_ns)
+    def _prepare(self, wanted: Mapping[str, Wanted]) -> None:
+        """Begin and end looks with their sessions. The loop sees whole values only."""
+        if wanted and not self._shared:
+            self._shared = tuple(self._make_shared())
+        elif not wanted and self._shared:
+            _end(self._shared)
+            self._shared = ()
+        own = dict(self._own)
+        for gone in own.keys() - wanted.keys():
+            _end(own.pop(gone))
+            self._told = {key: told for key, told in self._told.items() if key[0] != gone}
+        for new in wanted.keys() - own.keys():
+            own[new] = tuple(self._make_own())
+        if own.keys() != self._own.keys():
+            self._own = own
 
+    def _turn(self, task: Task, wanted: Mapping[str, Wanted]) -> None:
+        now_ns = time.monotonic_ns()
+        news = [name for name, one in wanted.items() if self._is_news(task, name, one)]
+        # A new file of a recording has to be told everything, soon.
+        if self._over or not wanted or (now_ns < task.due_ns and not news):
+            return
+        if task.retry.failing and now_ns < task.due_ns:
+            return
+        if len(self._ready) >= _MOST_READY:
+            task.due_ns = now_ns + task.every_ns
+            with self._lock:
+                self._skipped.update((name, task.name) for name in wanted)
+            return
+        pids = tuple(dict.fromkeys(pid for one in wanted.values() for pid in one.pids))
+        outcome = _play(task, pids[:_MOST_PIDS], now_ns)
+        for name, one in wanted.items():
+            self._tell(task, name, one, outcome)
 
-def _is_news(told: dict[tuple[str, str], int], one: Reading) -> bool:
-    key = one.metric.name, one.subject
-    if told.get(key) == one.value:
-        return False
-    told[key] = one.value
-    return True
+    def _is_news(self, task: Task, session: str, wanted: Wanted) -> bool:
+        told = self._told.get((session, task.name))
+        return told is None or told.generation != wanted.generation
 
-
-def _tasks() -> list[_Task]:
-    gpus, engine, nodes = _Gpus(), _Engine(), _Nodes()
-    return [
-        _Task("gpu", _S // 5, gpus.look, gpus.close),
-        _Task("engine", 2 * _S, engine.look),
-        _Task("numa", 2 * _S, nodes.look),
-    ]
-
-
-class _Gpus:
-    """The GPUs' own counters."""
-
-    _SLOW_NS, _AGAIN_NS = 5 * _S, 60 * _S
-
-    def __init__(self) -> None:
-        self._source: gpu.Source | None = None
-        self._missing: tuple[Missing, ...] = ()
-        self._open_ns = self._slow_ns = 0
-
-    def look(self, pids: Collection[int], now_ns: int) -> tuple[Sample, tuple[Change, ...]]:
-        del pids  # numbers of processes are told for all
-        if self._source is None and now_ns >= self._open_ns:
-            opened = gpu.open_source()
-            self._source, self._missing = opened.source, opened.missing
-            self._open_ns = now_ns + self._AGAIN_NS
-        if self._source is None:
-            return Sample((), self._missing), ()
-        pace = gpu.Pace.FAST
-        if now_ns >= self._slow_ns:
-            pace, self._slow_ns = gpu.Pace.SLOW, now_ns + self._SLOW_NS
-        found = self._source.sample(pace)
-        return gpu.unified_memory(self._source.gpus, found), ()
-
-    def close(self) -> None:
-        if self._source is not None:
-            self._source.close()
-
-
-class _Engine:
-    """The engine's own metrics, from the port that its server listens on."""
-
-    _AGAIN_NS = 10 * _S
-
-    def __init__(self) -> None:
-        self._endpoint: EngineEndpoint | None = None
-        self._find_ns = 0
-
-    def look(self, pids: Collection[int], now_ns: int) -> tuple[Sample, tuple[Change, ...]]:
-        if self._endpoint is None:
-            if now_ns < self._find_ns:
-                return Sample(), ()
-            self._find_ns = now_ns + self._AGAIN_NS
-            self._endpoint = _endpoint(pids)
-            if self._endpoint is None:
-                reason = "no process of it listens where an engine's server would"
-                return Sample((), (Missing("engine.metrics", "host", reason),)), ()
-        found = self._endpoint.sample("vllm")
-        if not found.readings:
-            self._endpoint = None
-        return found, ()
-
-
-def _endpoint(pids: Iterable[int]) -> EngineEndpoint | None:
-    """Where an engine's server answers.
-
-    Only a port that its arguments name, or the usual one, and only if that very process listens
-    on it: what else may listen there would not know what to make of a question over HTTP.
-    """
-    for pid in pids:
-        process = procfs.read_process(pid)
-        if process is None or not looks_like_engine(process):
-            continue
-        port = _port(process.argv)
-        for listener in read_listeners(pid):
-            if listener.port == port:
-                return EngineEndpoint(listener.reached_by, port)
-    return None
-
-
-def _port(argv: tuple[str, ...]) -> int:
-    """The port that a command line names."""
-    for at, word in enumerate(argv):
-        name, _, value = word.partition("=")
-        if name == "--port":
-            text = value or (argv[at + 1] if at + 1 < len(argv) else "")
-            return int(text) if text.isdecimal() and len(text) < 6 else 0
-    return _ENGINE_PORT
-
-
-class _Nodes:
-    """NUMA: the nodes' numbers, what processes are bound to, and where their memory lies."""
-
-    _PLACED_NS = 30 * _S
-
-    def __init__(self) -> None:
-        self._bound: dict[int, Binding] = {}
-        self._apart: dict[str, str] = {}
-        self._placed_ns = self._since_ns = 0
-
-    def look(self, pids: Collection[int], now_ns: int) -> tuple[Sample, tuple[Change, ...]]:
-        topology = numa.read_topology()
-        if isinstance(topology, Missing):
-            return Sample((), (topology,)), ()
-        found = numa.read_nodes(topology)
-        changes = list(self._rebound(pids, now_ns))
-        readings = list(found.readings)
-        if len(topology.with_cpus) > 1 and now_ns >= self._placed_ns:
-            self._placed_ns = now_ns + self._PLACED_NS
-            for pid in pids:
-                more, apart = self._place(topology, pid, now_ns)
-                readings += more
-                changes += apart
-        self._since_ns = now_ns
-        return Sample(tuple(readings), found.missing), tuple(changes)
-
-    def _rebound(self, pids: Collection[int], now_ns: int) -> Iterable[Change]:
-        after = {}
-        for pid in pids:
-            affinity = placement.read_affinity(pid)
-            if affinity is not None:
-                after[pid] = placement.Binding(f"pid:{pid}", affinity, now_ns)
-        before = self._bound
-        for one in placement.rebindings(before.values(), after.values()):
-            yield Change(
-                one.after.t_ns, one.before.t_ns, one.after.subject, "allowed CPUs and nodes",
-                _bound_to(one.before), _bound_to(one.after),
-            )  # fmt: skip
-        for pid in after.keys() - before.keys():
-            yield Change(now_ns, 0, f"pid:{pid}", "allowed CPUs and nodes", "",
-                         _bound_to(after[pid]))  # fmt: skip
-        self._bound = after
-
-    def _place(
-        self, topology: numa.Topology, pid: int, now_ns: int
-    ) -> tuple[tuple[Reading, ...], list[Change]]:
-        found = placement.read_placement(pid)
-        if isinstance(found, Missing):
-            return (), []
-        cpus = [placement.read_last_cpu(pid, tid) for tid in procfs.thread_ids(pid)[:256]]
-        ran = spread_of_cpus(topology, [cpu for cpu in cpus if cpu is not None])
-        memory = found.spread if found.complete else None
-        apart = disagreements(topology, f"pid:{pid}", ran, memory, _near_gpus())
-        said = "; ".join(_apart(one) for one in apart)
-        subject, before = f"pid:{pid}", self._apart.get(f"pid:{pid}", "")
-        self._apart[subject] = said
-        changes = []
-        if said != before:
-            changes.append(
-                Change(now_ns, self._since_ns, subject, "on different nodes", before, said)
+    def _tell(self, task: Task, session: str, wanted: Wanted, found: Found | Exception) -> None:
+        if isinstance(found, Exception):
+            reason = f"failed: {type(found).__name__}: {found}"
+            self._ready.append(Outcome(session, task.name, failing=reason, fault=found))
+            return
+        told = self._told.setdefault((session, task.name), _Told())
+        changes = found.changes if told.generation >= 0 else found.present
+        told.begin(wanted.generation)
+        readings = told.news(found.sample.readings)
+        self._ready.append(
+            Outcome(
+                session, task.name, Round(Sample(readings), changes), found.standing, found.failing
             )
-        return placement.placement_readings(pid, found, now_ns), changes
+        )
 
 
-def _near_gpus() -> Iterable[placement.Spread | None]:
-    from gpucorrelate.probes.host.devices import read_gpus
-
-    with contextlib.suppress(OSError):
-        for one in read_gpus():
-            yield spread_of_device(f"pci:{one.address}", one.numa_node)
+def _end(tasks: tuple[Task, ...]) -> None:
+    for task in tasks:
+        task.look.close()
 
 
-def _bound_to(one: Binding) -> str:
-    return f"CPUs {_ids(one.affinity.cpus)}, nodes {_ids(one.affinity.nodes)}"
+def _spent_ns() -> int:
+    """CPU time of this thread, and of the programs that it has run."""
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.thread_time_ns() + int((children.ru_utime + children.ru_stime) * _S)
 
 
-def _ids(numbers: tuple[int, ...]) -> str:
-    """``0-3,8``."""
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and number == parts[-1][1] + 1:
-            parts[-1][1] = number
-        else:
-            parts.append([number, number])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts) or "none"
-
-
-def _apart(one: Disagreement) -> str:
-    return f"{_side(one.one)}, {_side(one.other)}"
-
-
-def _side(side: Side) -> str:
-    where = " and ".join(
-        f"{share * 100 // _PPM}% on node {node}" for node, share in side.shares if share
-    )
-    return f"{side.spread.what} {where}"
+def _play(task: Task, pids: tuple[int, ...], now_ns: int) -> Found | Exception:
+    spent_ns = _spent_ns()
+    task.began_ns = now_ns
+    found: Found | Exception
+    try:
+        found = task.look.look(pids, now_ns)
+        task.retry.worked()
+        task.due_ns = now_ns + task.every_ns
+    except Exception as exc:  # noqa: BLE001 - one look's fault must not end the others
+        found = exc
+        task.look.close()
+        task.due_ns = task.retry.failed(now_ns)
+    cost_ns = _spent_ns() - spent_ns
+    task.spent_ns += cost_ns
+    task.looks += 1
+    if not isinstance(found, Exception) and not found.opened:
+        task.cost_ns += (cost_ns - task.cost_ns) // (_SMOOTHED if task.cost_ns else 1)
+    task.began_ns, task.ended_ns = 0, time.monotonic_ns()
+    return found

@@ -11,6 +11,7 @@ import select
 import socket
 import stat
 import struct
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,8 @@ _SO_PEERPIDFD = 77
 _CREDENTIALS = struct.Struct("iII")
 _BACKLOG = 128
 _ACCEPTS_PER_TURN = 16
+#: How often a socket's name is looked for, and how often if what took its place stays.
+_LOOK_S, _LOOK_AGAIN_S = 0.5, 5.0
 
 log = logging.getLogger(__name__)
 
@@ -108,8 +111,7 @@ def listen(path: Path, *, mode: int, group: str = "") -> socket.socket:
         finally:
             os.umask(old)
         if group:
-            with contextlib.suppress(KeyError, PermissionError):
-                os.chown(path, -1, grp.getgrnam(group).gr_gid)
+            _give_to(group, path)
         path.chmod(mode)
         sock.listen(_BACKLOG)
         sock.settimeout(0)
@@ -119,36 +121,85 @@ def listen(path: Path, *, mode: int, group: str = "") -> socket.socket:
 
 
 class Listener:
-    """A listening socket that rests when the process has no descriptor left for a caller.
+    """A listening socket with a name.
 
-    A connection that cannot be accepted stays ready, and waiting for it would be a busy loop.
+    It rests when the process has no descriptor left for a caller: a connection that cannot be
+    accepted stays ready, and waiting for it would be a busy loop. When its name was removed,
+    as cleaners of temporary files do, nobody finds it any more, so it is made again.
 
     Args:
-        sock: The listening socket.
+        path: Its name.
+        make: Makes the listening socket there, see ``listen``.
         loop: The event loop.
         take: Called with every new connection; owns it from then on.
+
+    Attributes:
+        turned_away: Connections closed at once for want of descriptors.
+
+    Raises:
+        DaemonError: it cannot be made.
     """
 
     def __init__(
-        self, sock: socket.socket, loop: Loop, take: Callable[[socket.socket], None]
+        self,
+        path: Path,
+        make: Callable[[Path], socket.socket],
+        loop: Loop,
+        take: Callable[[socket.socket], None],
     ) -> None:
-        self._sock = sock
+        self._path = path
+        self._make = make
         self._loop = loop
         self._take = take
+        self.turned_away = 0
         self._resting = False
-        loop.add(sock, self._accept)
+        self._look_s = 0.0
+        self._failed = ""
+        self._begin(make(path))
 
     def tick(self) -> None:
         """A new turn: try again."""
         if self._resting:
             self._resting = False
             self._loop.add(self._sock, self._accept)
+        now = time.monotonic()
+        if now >= self._look_s:
+            self._look_s = now + _LOOK_S
+            self._look(now)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Listen no more, and remove the name."""
+        self._end()
+        if _identity(self._path) == self._identity:
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+
+    def _begin(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._identity = _identity(self._path)
+        self._loop.add(sock, self._accept)
+
+    def _end(self) -> None:
         if not self._resting:
             self._loop.remove(self._sock)
+        self._resting = False
         self._sock.close()
+
+    def _look(self, now: float) -> None:
+        if _identity(self._path) == self._identity:
+            return
+        try:
+            sock = self._make(self._path)
+        except DaemonError as exc:
+            self._look_s = now + _LOOK_AGAIN_S
+            if str(exc) != self._failed:
+                log.warning("%s was removed and cannot be made again: %s", self._path, exc)
+            self._failed = str(exc)
+            return
+        log.warning("%s was removed; it is there again", self._path)
+        self._failed = ""
+        self._end()
+        self._begin(sock)
 
     def _accept(self, _events: int) -> None:
         for _ in range(_ACCEPTS_PER_TURN):
@@ -163,10 +214,29 @@ class Listener:
                 return
             if descriptors.scarce(sock.fileno()):
                 log.warning("turned a connection away: too many open files")
+                self.turned_away += 1
                 sock.close()
                 continue
             sock.settimeout(0)
             self._take(sock)
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """What is at a path now; zeros: nothing."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return 0, 0
+    return found.st_dev, found.st_ino
+
+
+def _give_to(group: str, path: Path) -> None:
+    try:
+        os.chown(path, -1, grp.getgrnam(group).gr_gid)
+    except KeyError:
+        return
+    except PermissionError:
+        log.warning("%s cannot be given to group %s: it is for root alone", path, group)
 
 
 def _clear(path: Path) -> None:

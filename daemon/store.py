@@ -212,6 +212,11 @@ class SegmentStore:
         """Whether the last write worked."""
         return not self.failing
 
+    @property
+    def ends(self) -> bool:
+        """Whether the next flush ends the segment."""
+        return self._body_bytes + self.pending_bytes >= self._room_bytes
+
     def append(self, frame: bytes, rows: int) -> None:
         """Take a frame to be written with the next flush."""
         self._pending.append(frame)

@@ -18,10 +18,12 @@ class ThreadChanges:
     Attributes:
         rows: ``task`` rows to record.
         gone: Threads that are no longer there.
+        more_beyond: Threads beyond the limit, more than there ever were before.
     """
 
     rows: tuple[TaskRow, ...]
     gone: tuple[int, ...]
+    more_beyond: int = 0
 
 
 class ThreadNames:
@@ -36,13 +38,17 @@ class ThreadNames:
         self.tgid = tgid
         self._limit = limit
         self._names: dict[int, str] = {}
+        self._most = limit
 
     def __len__(self) -> int:
         return len(self._names)
 
     def look(self, now_ns: int) -> ThreadChanges:
         """Compare with the process as it is now; about 10 us a thread."""
-        present = procfs.thread_ids(self.tgid)[: self._limit]
+        everyone = procfs.thread_ids(self.tgid)
+        present = everyone[: self._limit]
+        more = max(0, len(everyone) - self._most)
+        self._most += more
         rows: list[TaskRow] = []
         for tid in present:
             known = self._names.get(tid)
@@ -54,7 +60,7 @@ class ThreadNames:
         gone = tuple(self._names.keys() - set(present))
         for tid in gone:
             del self._names[tid]
-        return ThreadChanges(tuple(rows), gone)
+        return ThreadChanges(tuple(rows), gone, more)
 
     def _row(self, tid: int, name: str, now_ns: int, *, first: bool) -> TaskRow:
         status = procfs.read_status(self.tgid, tid)

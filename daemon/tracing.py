@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gpucorrelate.daemon.columns import column, select
+from gpucorrelate.daemon.effort import Meter, Part
 from gpucorrelate.daemon.health import KernelCounters
 from gpucorrelate.daemon.numeric import np
 from gpucorrelate.daemon.streams import LivingTable
@@ -18,10 +19,11 @@ from gpucorrelate.probes.wire.frame import Batch, encode
 from gpucorrelate.probes.wire.schema import BY_NAME, CapabilityState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from gpucorrelate.daemon.config import DaemonConfig
     from gpucorrelate.daemon.health import Tally
+    from gpucorrelate.daemon.loop import Loop
     from gpucorrelate.daemon.session import Session
     from gpucorrelate.probes.wire.frame import StringTable
     from gpucorrelate.probes.wire.schema import Kind
@@ -36,6 +38,9 @@ _TASK = BY_NAME["task"]
 #: How long rows of a process that was let go may still come out of the rings: far longer than
 #: the daemon takes from one drain to the next.
 _LEFT_NS = 10_000_000_000
+#: How often the kernel's counters are read: what a full ring lost is noticed at every drain,
+#: the rest (no memory for a thread's state, a program that was running already) is rare.
+_COUNTERS_NS = 1_000_000_000
 
 
 class KernelRows(Protocol):
@@ -57,6 +62,10 @@ class KernelRows(Protocol):
 class Tracer(Protocol):
     """What the daemon asks of the kernel probes."""
 
+    @property
+    def backend(self) -> str:
+        """What loaded them."""
+
     def add_target(self, tgid: int) -> None:
         """Trace a process and what it forks."""
 
@@ -65,6 +74,16 @@ class Tracer(Protocol):
 
     def targets(self) -> frozenset[int]:
         """What is traced."""
+
+    def fileno(self) -> int:
+        """Readable when a drain is due before its time."""
+
+    def calm(self) -> None:
+        """A drain follows."""
+
+    @property
+    def dropping(self) -> bool:
+        """Whether a ring was full since losses were asked for."""
 
     def drain(self, strings: StringTable) -> Sequence[KernelRows]:
         """Rows since the last call."""
@@ -82,8 +101,11 @@ class Tracer(Protocol):
     def fault_trap_ns(self) -> int:
         """What a page fault costs besides what its record covers."""
 
-    def new_targets(self) -> Sequence[tuple[int, int]]:
-        """Processes that targets forked since the last call, with their parents."""
+    def new_targets(self, *, told: bool = False) -> Sequence[tuple[int, int]]:
+        """Processes that targets forked since the last call, with their parents.
+
+        With ``told`` only those that drained rows tell of, at no cost.
+        """
 
     def stats(self) -> Any:  # noqa: ANN401
         """The probes' own counters."""
@@ -105,6 +127,7 @@ def _load_tracer(config: DaemonConfig) -> Tracer:
         min_wait_ns=config.min_wait_ns,
         faults=config.faults,
         yields=config.yields,
+        backend=config.backend,
     )
     tracer: Tracer = module.Tracer.start(settings)
     return tracer
@@ -116,11 +139,15 @@ class Tracing:
     Args:
         config: The daemon's settings.
         tally: Where things are counted.
+        meter: Where the CPU time it takes is counted.
     """
 
-    def __init__(self, config: DaemonConfig, tally: Tally) -> None:
+    def __init__(self, config: DaemonConfig, tally: Tally, meter: Meter | None = None) -> None:
         self._config = config
         self._tally = tally
+        self._meter = meter or Meter()
+        self._unwatch: Callable[[], None] = lambda: None
+        self._counters_ns = 0
         self._tracer: Tracer | None = None
         self._strings = LivingTable()
         self._left: dict[int, int] = {}
@@ -148,10 +175,25 @@ class Tracing:
             hint = getattr(exc, "hint", "")
             self._off(f"{exc}{f' ({hint})' if hint else ''}")
             return
-        self._tally.kernel = KernelCounters(state="on", backend="libbpf")
+        self._tally.kernel = KernelCounters(state="on", backend=self._tracer.backend)
+
+    def watch(self, loop: Loop, wake: Callable[[], None]) -> None:
+        """Have ``wake`` called when a drain is due before its time."""
+        tracer = self._tracer
+        if tracer is None:
+            return
+        fd = tracer.fileno()
+
+        def due(_events: int) -> None:
+            tracer.calm()
+            wake()
+
+        loop.add(fd, due)
+        self._unwatch = lambda: loop.remove(fd)
 
     def stop(self) -> None:
         """Unload the probes."""
+        self._unwatch()
         tracer, self._tracer = self._tracer, None
         if tracer is not None:
             tracer.stop()
@@ -218,25 +260,51 @@ class Tracing:
         """
         if self._tracer is None:
             return []
+        now = time.monotonic_ns()
         try:
-            rows = self._tracer.drain(self._strings)
-            born = list(self._tracer.new_targets())
-            losses = self._tracer.losses()
+            with self._meter.part(Part.RINGS):
+                rows = self._tracer.drain(self._strings)
+                dropping = self._tracer.dropping
+            count_now = dropping or now - self._counters_ns > _COUNTERS_NS
+            with self._meter.part(Part.STATISTICS if count_now else Part.RINGS):
+                born = list(self._tracer.new_targets(told=not count_now))
         except (GpucorrelateError, OSError) as exc:
             self._break(exc, sessions)
             return []
-        self._pass_strings(sessions)
-        now = time.monotonic_ns()
-        self._left = {pid: until for pid, until in self._left.items() if until > now}
-        members = self._members(sessions, born)
-        for item in rows:
-            for session, count, columns in self._deal(item, members):
-                session.take_kernel(item.kind, count, columns, now)
-        for loss in losses:
-            for session in sessions:
-                session.notes.loss(loss.hop, loss.what, loss.count, loss.since_ns, loss.t_ns)
-        self._count(sum(item.count for item in rows), sum(loss.count for loss in losses))
+        with self._meter.part(Part.STORING):
+            self._pass_strings(sessions)
+            if self._left:
+                self._left = {pid: until for pid, until in self._left.items() if until > now}
+            members = self._members(sessions, born) if rows else []
+            for item in rows:
+                for session, count, columns in self._deal(item, members):
+                    session.take_kernel(item.kind, count, columns, now)
+        if rows:
+            self._count(sum(item.count for item in rows), 0)
+        if count_now:
+            self.take_losses(sessions)
         return born
+
+    def take_losses(self, sessions: Sequence[Session]) -> None:
+        """Count what was lost up to now.
+
+        ``drain`` does so where a ring was full, and else about once a second; whoever says that
+        a recording, or a part of it, is complete asks for it.
+        """
+        if self._tracer is None:
+            return
+        with self._meter.part(Part.STATISTICS):
+            self._counters_ns = time.monotonic_ns()
+            try:
+                losses = self._tracer.losses()
+            except (GpucorrelateError, OSError) as exc:
+                self._break(exc, sessions)
+                return
+            for loss in losses:
+                for session in sessions:
+                    session.notes.loss(loss.hop, loss.what, loss.count, loss.since_ns, loss.t_ns)
+            if losses:
+                self._count(0, sum(loss.count for loss in losses))
 
     def open_waits(self, session: Session, *, alone: bool) -> list[tuple[Kind, int, Any]]:
         """Kind, count and columns of the session's waits that have not ended."""
@@ -275,6 +343,9 @@ class Tracing:
     ) -> Iterator[tuple[Session, int, tuple[bytes, ...]]]:
         if not item.count:
             return
+        if len(members) == 1 and members[0][1] is None and not self._left:
+            yield members[0][0], item.count, item.columns
+            return
         everybody = [pids for _, pids in members if pids is not None]
         tgids = column(item.kind, item.columns, "tgid", item.count)
         left = np.array(list(self._left), "<u4")
@@ -307,6 +378,7 @@ class Tracing:
 
     def _break(self, exc: Exception, sessions: Sequence[Session]) -> None:
         log.error("kernel probes failed: %s", exc)
+        self._unwatch()
         self._tracer = None
         self._off(f"kernel probes failed: {exc}")
         for session in sessions:

@@ -13,7 +13,13 @@ import typing
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from gpucorrelate.daemon.health import IngestCounters, KernelCounters, StoreCounters
+from gpucorrelate.daemon.effort import Effort
+from gpucorrelate.daemon.health import (
+    IngestCounters,
+    KernelCounters,
+    PollingCounters,
+    StoreCounters,
+)
 from gpucorrelate.probes.wire.errors import DaemonError
 
 V = TypeVar("V")
@@ -144,6 +150,29 @@ class CapabilityInfo:
 
 
 @dataclass(frozen=True)
+class SourceInfo:
+    """A source of the host's numbers, for one session.
+
+    Attributes:
+        session: Session id.
+        source: Its name: ``cgroups``, ``threads``, ``gpu``...
+        state: ``on``, ``degraded``, ``off``, or ``unknown`` before the first look.
+        reason: Why it is not on; empty where it is.
+        every_ms: How often it is looked at now; 0: it is not.
+        age_ms: How long ago it was looked at; None: it never was.
+        missing: Single things that it cannot read, with whose and why.
+    """
+
+    session: str
+    source: str
+    state: str
+    reason: str = ""
+    every_ms: int = 0
+    age_ms: int | None = None
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class DaemonStatus:
     """The daemon and its counters at every hop.
 
@@ -159,9 +188,14 @@ class DaemonStatus:
         ingest: Counters of the agents' socket.
         store: Counters of the recordings.
         sessions: Sessions that the caller may see, running ones first.
+        sources: Sources of the host's numbers, of the running ones of those sessions.
+        polling: What reading them does and costs.
         warnings: What is wrong now, one line each.
+        callers_refused: Callers of the control socket turned away: limits.
+        callers_cut_off: Callers disconnected because they broke the rules or fell silent.
         pauses: Times the daemon did not come round for half a second or more.
         longest_pause: The longest of them, and where the time went.
+        effort: CPU time that the daemon itself has used, by part of its work.
     """
 
     version: str
@@ -175,9 +209,14 @@ class DaemonStatus:
     ingest: IngestCounters = field(default_factory=IngestCounters)
     store: StoreCounters = field(default_factory=StoreCounters)
     sessions: tuple[SessionInfo, ...] = ()
+    sources: tuple[SourceInfo, ...] = ()
+    polling: PollingCounters = field(default_factory=PollingCounters)
     warnings: tuple[str, ...] = ()
+    callers_refused: int = 0
+    callers_cut_off: int = 0
     pauses: int = 0
     longest_pause: str = ""
+    effort: Effort = field(default_factory=Effort)
 
 
 def to_map(value: Any) -> dict[str, Any]:  # noqa: ANN401 - any of the values above

@@ -2,120 +2,53 @@
 """The host around sessions: limits, pressure, CPU, memory and devices, polled while they run.
 
 Every number is recorded with the moment it was read and the moment since when it may have been
-so; what did not change is not recorded again. A poller that fails is a missing source, with the
+so; what did not change is not recorded again. While a request takes longer than requests do,
+the cheap sources are looked at more often. A poller that fails is a missing source, with the
 reason in the recording, and is tried again later.
 """
 
 from __future__ import annotations
 
-import logging
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from gpucorrelate.daemon.slow import Change, Round, SlowLooks, Wanted
-from gpucorrelate.probes.host.cgroup import CgroupPoller
-from gpucorrelate.probes.host.processes import MemoryPoller, ProcessPoller
-from gpucorrelate.probes.host.psi import PsiPoller
-from gpucorrelate.probes.host.reading import Sample
-from gpucorrelate.probes.host.threads import ThreadPoller
+from gpucorrelate.daemon.health import PollingCounters
+from gpucorrelate.daemon.host_sources import SOURCES
+from gpucorrelate.daemon.retry import Retry
+from gpucorrelate.daemon.share import Demand, paces
+from gpucorrelate.daemon.slow import SlowLooks, Wanted, session_tasks, shared_tasks
+from gpucorrelate.daemon.standing import Said, Standings
+from gpucorrelate.daemon.values import SourceInfo
+from gpucorrelate.probes.host.reading import BLOCKED_IN
 from gpucorrelate.probes.wire.schema import BY_NAME, CapabilityState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from gpucorrelate.daemon.config import DaemonConfig
+    from gpucorrelate.daemon.host_sources import Poller
     from gpucorrelate.daemon.notes import Notes
     from gpucorrelate.daemon.session import Session
-    from gpucorrelate.probes.host.reading import Metric, Missing
+    from gpucorrelate.daemon.slow import Outcome, Task
+    from gpucorrelate.probes.host.reading import Change, Metric, Round
 
-log = logging.getLogger(__name__)
-
-#: How names of these sources begin in capabilities.
-SOURCE = "host"
 _COUNTER, _METRIC, _CHANGE = (BY_NAME[name] for name in ("counter", "metric", "change"))
 _MS = 1_000_000
-#: A poller that failed is tried again after so long.
-_AGAIN_NS = 60_000 * _MS
-#: Sources of which a session says that they are missing, and why; more are only counted.
-_MOST_MISSING = 64
+_S = 1000 * _MS
+#: While a request is slow, looks are so many times as frequent, but no more than one in 10 ms.
+_FASTER, _FASTEST_NS = 4, 10 * _MS
+#: How often it is looked whether what was missing still is, and how looks share the CPU.
+_JUDGE_NS, _PLAN_NS = 5 * _S, _S
+#: The same where something new was missing.
+_DOUBT_NS = _S
+#: The time over which the cost of polling is told.
+_TOLD_PLANS = 10
+#: A look that may block and has not come back after so long, or has not been made, is a fault.
+_HANGS_NS = 15 * _S
+_ENGINE_OFF = Said(CapabilityState.OFF, "switched off: --no-engine-metrics")
 _PPM = 1_000_000
-
-
-class Poller(Protocol):
-    """One source of numbers."""
-
-    def __call__(self, pids: Collection[int], *, everything: bool) -> Round:
-        """Look; ``everything`` also tells what has not changed."""
-
-
-def _threads() -> tuple[Poller, Callable[[], None]]:
-    poller = ThreadPoller()
-
-    def poll(pids: Collection[int], *, everything: bool) -> Round:
-        found = poller.poll(pids, everything=everything)
-        blocked = tuple(
-            Change(found.t_ns, found.since_ns, f"tid:{look.tid}", "blocked in", "", look.wchan)
-            for look in found.looks
-            if look.waits_for_page
-        )
-        return Round(found.sample, blocked)
-
-    return poll, poller.close
-
-
-def _cgroups() -> tuple[Poller, Callable[[], None]]:
-    poller = CgroupPoller()
-
-    def poll(pids: Collection[int], *, everything: bool) -> Round:
-        found = poller.poll(pids, everything=everything)
-        moves = []
-        for move in found.moves:
-            what = f"cgroup of {','.join(move.controllers)}" if move.controllers else "cgroup"
-            subject = f"pid:{move.pid}"
-            moves.append(Change(move.t_ns, move.since_ns, subject, what, move.before, move.after))
-        return Round(found.sample, tuple(moves))
-
-    return poll, poller.close
-
-
-def _processes() -> tuple[Poller, Callable[[], None]]:
-    poller = ProcessPoller()
-
-    def poll(pids: Collection[int], *, everything: bool) -> Round:
-        return Round(poller.poll(pids, everything=everything))
-
-    return poll, poller.close
-
-
-def _machine() -> tuple[Poller, Callable[[], None]]:
-    pressure, memory = PsiPoller(), MemoryPoller()
-
-    def poll(pids: Collection[int], *, everything: bool) -> Round:
-        del pids  # the same for all
-        found = [one.poll(everything=everything) for one in (pressure, memory)]
-        return Round(
-            Sample(
-                tuple(reading for one in found for reading in one.readings),
-                tuple(missing for one in found for missing in one.missing),
-            )
-        )
-
-    def close() -> None:
-        pressure.close()
-        memory.close()
-
-    return poll, close
-
-
-#: By the name that capabilities give them. Each session has its own: what did not change since a
-#: session was told is not the same for all.
-_SOURCES: dict[str, Callable[[], tuple[Poller, Callable[[], None]]]] = {
-    "cgroups": _cgroups,
-    "machine": _machine,
-    "processes": _processes,
-    "threads": _threads,
-}
 
 
 @dataclass
@@ -123,13 +56,14 @@ class _Source:
     """One poller of one session."""
 
     name: str
-    poll: Poller
-    close: Callable[[], None]
+    poller: Poller
+    every_ns: int
     due_ns: int = 0
-    since_ns: int = 0  # the round before began
+    looked_ns: int = 0  # the last round that worked began; 0: none did
+    judged_ns: int = 0
     cost_ns: int = 0  # CPU time of a round, smoothed
     everything: bool = True
-    told: bool = False
+    retry: Retry = field(default_factory=Retry)
 
 
 @dataclass
@@ -137,9 +71,11 @@ class _Watch:
     """All pollers of one session."""
 
     sources: list[_Source]
+    standings: Standings
     segment: int
+    began_ns: int
+    hurry: bool = False  # a request is slow
     metrics: set[str] = field(default_factory=set)
-    missing: set[str] = field(default_factory=set)
 
 
 class HostWatch:
@@ -151,33 +87,173 @@ class HostWatch:
 
     def __init__(self, config: DaemonConfig) -> None:
         self._poll_ns = config.poll_ms * _MS
+        self._fast_ns = max(_FASTEST_NS, self._poll_ns // _FASTER)
         self._share_ppm = config.poll_share_ppm
+        self._engine = config.engine_metrics
         self._watches: dict[str, _Watch] = {}
-        self._slow = SlowLooks()
+        every_ns = config.engine_every_ms * _MS if config.engine_metrics else 0
+        self._slow = SlowLooks(shared_tasks, lambda: session_tasks(engine_every_ns=every_ns))
+        self._planned_ns = 0
+        self._costly = False  # a look has just cost more than all may
+        self._looks = self._failed = self._skipped = 0
+        self._spent_ns = 0
+        #: When plans were made, and what looks had cost by then in the loop and in the thread.
+        self._spent: deque[tuple[int, int, int]] = deque(maxlen=_TOLD_PLANS + 1)
+        self._thread_ns: dict[int, int] = {}
+        self._thread_spent_ns = 0
 
     def tick(self, sessions: Sequence[Session], now_ns: int) -> None:
         """Look at what is due."""
         if not self._poll_ns:
             return
-        running = {session.id for session in sessions}
-        for gone in self._watches.keys() - running:
-            self._end(self._watches.pop(gone))
+        running = {session.id: session for session in sessions}
+        for gone in self._watches.keys() - running.keys():
+            _end(self._watches.pop(gone))
+        plan = self._costly or now_ns - self._planned_ns >= _PLAN_NS
         for session in sessions:
-            watch = self._watches.get(session.id)
-            if watch is None:
-                sources = [_Source(name, *make()) for name, make in _SOURCES.items()]
-                watch = self._watches[session.id] = _Watch(sources, session.segment_number)
-            if session.segment_number != watch.segment:
-                # A new file of the recording: it must be readable without those before it.
-                watch.segment = session.segment_number
-                for source in watch.sources:
-                    source.everything = True
+            plan |= self._prepare(session, now_ns)
+        if plan:
+            self._plan(now_ns)
+        for session in sessions:
+            watch = self._watches[session.id]
             for source in watch.sources:
                 if now_ns >= source.due_ns:
                     self._look(session, watch, source, now_ns)
-        self._look_slowly({session.id: session for session in sessions})
+        self._look_slowly(running, now_ns)
 
-    def _look_slowly(self, sessions: dict[str, Session]) -> None:
+    def close(self) -> None:
+        """Let go of all files."""
+        for watch in self._watches.values():
+            _end(watch)
+        self._watches = {}
+        self._slow.close()
+
+    # What is told.
+
+    def sources(self, session: str) -> tuple[SourceInfo, ...]:
+        """How the sources of a session stand, and how often they are looked at."""
+        watch = self._watches.get(session)
+        if watch is None:
+            return ()
+        now_ns = time.monotonic_ns()
+        paced = {one.name: (one.every_ns, one.looked_ns) for one in watch.sources}
+        for task in self._slow.tasks(session):
+            paced[task.name] = task.every_ns, task.ended_ns
+        if not self._engine:
+            paced["engine"] = 0, 0
+        found = []
+        for name, (every_ns, looked_ns) in sorted(paced.items()):
+            said = watch.standings.of(name)
+            found.append(
+                SourceInfo(
+                    session=session,
+                    source=name,
+                    state=said.state.name.lower() if said is not None else "unknown",
+                    reason=said.reason if said is not None else "not looked at yet",
+                    every_ms=every_ns // _MS,
+                    age_ms=(now_ns - looked_ns) // _MS if looked_ns else None,
+                    missing=watch.standings.lacks(name),
+                )
+            )
+        return tuple(found)
+
+    def counters(self) -> PollingCounters:
+        """What polling does and costs."""
+        loop_ppm = thread_ppm = 0
+        if len(self._spent) > 1:
+            (since_ns, loop_ns, thread_ns), (t_ns, loop, thread) = self._spent[0], self._spent[-1]
+            wall_ns = max(1, t_ns - since_ns)
+            loop_ppm = (loop - loop_ns) * _PPM // wall_ns
+            thread_ppm = (thread - thread_ns) * _PPM // wall_ns
+        return PollingCounters(
+            every_ms=self._poll_ns // _MS,
+            limit_ppm=self._share_ppm,
+            loop_ppm=loop_ppm,
+            thread_ppm=thread_ppm,
+            looks=self._looks,
+            failed=self._failed,
+            skipped=self._skipped,
+            hurried=sum(watch.hurry for watch in self._watches.values()),
+        )
+
+    # Inside.
+
+    def _prepare(self, session: Session, now_ns: int) -> bool:
+        """Begin, or take note of what a session has become; whether looks get another pace."""
+        watch = self._watches.get(session.id)
+        new = watch is None
+        if watch is None:
+            sources = [_Source(name, make(), self._poll_ns) for name, make in SOURCES.items()]
+            standings = Standings(session.id, session.notes)
+            watch = _Watch(sources, standings, session.segment_number, now_ns)
+            self._watches[session.id] = watch
+            if not self._engine:
+                standings.say("engine", _ENGINE_OFF)
+        if session.segment_number != watch.segment:
+            # A new file of the recording: it must be readable without those before it.
+            watch.segment = session.segment_number
+            for source in watch.sources:
+                source.everything = True
+        hurry = session.counts.flights.slow(now_ns)
+        changed, watch.hurry = hurry != watch.hurry, hurry
+        return new or changed
+
+    def _plan(self, now_ns: int) -> None:
+        """Give every look its pace: what is wanted, as far as all of it is not too much."""
+        self._planned_ns, self._costly = now_ns, False
+        sources = [(watch, one) for watch in self._watches.values() for one in watch.sources]
+        tasks = self._slow.all_tasks()
+        demands = [
+            Demand(one.cost_ns, self._fast_ns if watch.hurry else self._poll_ns)
+            for watch, one in sources
+        ]
+        demands += [Demand(one.cost_ns, max(one.wanted_ns, self._poll_ns)) for one in tasks]
+        granted = paces(demands, self._share_ppm)
+        for (_, source), every_ns in zip(sources, granted, strict=False):
+            if not source.retry.failing:
+                source.due_ns = min(source.due_ns, source.looked_ns + every_ns)
+            source.every_ns = every_ns
+        for task, every_ns in zip(tasks, granted[len(sources) :], strict=True):
+            task.every_ns = every_ns
+        self._count_thread(tasks)
+        self._spent.append((now_ns, self._spent_ns, self._thread_spent_ns))
+
+    def _count_thread(self, tasks: Sequence[Task]) -> None:
+        known = self._thread_ns
+        self._thread_spent_ns += sum(t.spent_ns - known.get(id(t), 0) for t in tasks)
+        self._thread_ns = {id(task): task.spent_ns for task in tasks}
+
+    def _look(self, session: Session, watch: _Watch, source: _Source, now_ns: int) -> None:
+        began_ns = time.thread_time_ns()
+        everything = source.everything
+        self._looks += 1
+        try:
+            found = source.poller.poll(session.processes.living(), everything=everything)
+        except Exception as exc:  # noqa: BLE001 - must not end the recording of waits
+            self._failed += 1
+            self._spent_ns += time.thread_time_ns() - began_ns
+            source.poller.close()
+            source.due_ns = source.retry.failed(now_ns)
+            source.everything = True
+            reason = f"failed: {type(exc).__name__}: {exc}"
+            watch.standings.say(source.name, Said(CapabilityState.DEGRADED, reason), exc)
+            return
+        self._write(session.notes, watch, found, source.looked_ns)
+        doubts = watch.standings.doubts(source.name)
+        due = now_ns - source.judged_ns >= (_DOUBT_NS if doubts else _JUDGE_NS)
+        if everything or due or (found.sample.missing and not doubts):
+            source.judged_ns = now_ns
+            watch.standings.judge(source.name, source.poller.standing())
+        source.retry.worked()
+        cost_ns = time.thread_time_ns() - began_ns
+        self._spent_ns += cost_ns
+        if not everything:  # what costs more, and is rare
+            source.cost_ns += (cost_ns - source.cost_ns) // (4 if source.cost_ns else 1)
+            self._costly |= source.cost_ns * _PPM > self._share_ppm * source.every_ns
+        source.looked_ns, source.everything = now_ns, False
+        source.due_ns = now_ns + source.every_ns
+
+    def _look_slowly(self, sessions: dict[str, Session], now_ns: int) -> None:
         """Say what is wanted of looks that may block, and record what they brought."""
         self._slow.want(
             {
@@ -185,69 +261,44 @@ class HostWatch:
                 for session in sessions.values()
             }
         )
-        for name, source, found in self._slow.take():
-            session, watch = sessions.get(name), self._watches.get(name)
-            if session is None or watch is None:
-                continue
-            if isinstance(found, Round):
-                self._write(session.notes, watch, found, found.since_ns or 0)
-            else:
-                log.error("%s of session %s: %s", source, name, found)
-                reason = f"failed: {type(found).__name__}: {found}"
-                session.notes.capability(f"{SOURCE}.{source}", CapabilityState.DEGRADED, reason)
+        for outcome in self._slow.take():
+            session, watch = sessions.get(outcome.session), self._watches.get(outcome.session)
+            if session is not None and watch is not None:
+                self._take(session, watch, outcome)
+        for (name, source), count in self._slow.take_skipped().items():
+            self._skipped += count
+            if name in sessions:
+                what = f"looks at {source}: what others brought was not taken"
+                sessions[name].notes.loss("daemon.host", what, count)
+        if now_ns == self._planned_ns:
+            self._find_hanging(now_ns)
 
-    def close(self) -> None:
-        """Let go of all files."""
-        for watch in self._watches.values():
-            self._end(watch)
-        self._watches = {}
-        self._slow.close()
-
-    @staticmethod
-    def _end(watch: _Watch) -> None:
-        for source in watch.sources:
-            source.close()
-
-    def _look(self, session: Session, watch: _Watch, source: _Source, now_ns: int) -> None:
+    def _take(self, session: Session, watch: _Watch, outcome: Outcome) -> None:
         began_ns = time.thread_time_ns()
-        pids = session.processes.living()
-        name = f"{SOURCE}.{source.name}"
-        try:
-            found = source.poll(pids, everything=source.everything)
-        except Exception as exc:  # a poller's fault must not end the recording of waits
-            log.exception("%s of session %s", name, session.id)
-            source.close()
-            source.due_ns = now_ns + _AGAIN_NS
-            source.everything = True
-            source.told = False
-            reason = f"failed: {type(exc).__name__}: {exc}"
-            session.notes.capability(name, CapabilityState.DEGRADED, reason)
-            return
-        if not source.told:
-            source.told = True
-            session.notes.capability(name, CapabilityState.ON, "")
-        self._write(session.notes, watch, found, source.since_ns)
-        if not source.everything:  # what costs more, and is rare
-            cost_ns = time.thread_time_ns() - began_ns
-            source.cost_ns += (cost_ns - source.cost_ns) // (4 if source.cost_ns else 1)
-        source.since_ns, source.everything = now_ns, False
-        source.due_ns = now_ns + max(self._poll_ns, self._least_ns(source))
+        self._looks += 1
+        self._failed += outcome.fault is not None
+        self._write(session.notes, watch, outcome.found, 0)
+        if outcome.failing:
+            said = Said(CapabilityState.DEGRADED, outcome.failing)
+            watch.standings.say(outcome.source, said, outcome.fault)
+        else:
+            watch.standings.judge(outcome.source, outcome.standing)
+        self._spent_ns += time.thread_time_ns() - began_ns
 
-    def _least_ns(self, source: _Source) -> int:
-        """The least time between two looks that keeps all of them within their share.
-
-        What is cheap is looked at as often as wanted; the others divide what that leaves.
-        """
-        costs = [one.cost_ns for watch in self._watches.values() for one in watch.sources]
-        share = self._poll_ns * self._share_ppm // _PPM  # CPU time there is in one interval
-        costs.sort()
-        for at, cost in enumerate(costs):
-            fair = share // (len(costs) - at)
-            if cost > fair:
-                rare = source.cost_ns > fair
-                return source.cost_ns * self._poll_ns // max(1, fair) if rare else 0
-            share -= cost
-        return 0
+    def _find_hanging(self, now_ns: int) -> None:
+        """Looks that block do so unseen: nobody else can say that they do."""
+        busy = [t for t in self._slow.all_tasks() if 0 < t.began_ns < now_ns - _HANGS_NS]
+        for name, watch in self._watches.items() if busy else ():
+            for task in self._slow.tasks(name):
+                ended_ns = task.ended_ns or watch.began_ns
+                if task in busy:
+                    why = f"has not come back for {_HANGS_NS // _S} s and more"
+                elif busy and now_ns - ended_ns > task.every_ns + _HANGS_NS:
+                    why = f"waits for the one at {busy[0].name}, which does not come back"
+                else:
+                    continue
+                said = Said(CapabilityState.DEGRADED, f"the look {why}")
+                watch.standings.say(task.name, said)
 
     @staticmethod
     def _write(notes: Notes, watch: _Watch, found: Round, since_ns: int) -> None:
@@ -255,13 +306,26 @@ class HostWatch:
         notes.write(_METRIC, _metrics(watch.metrics, {r.metric.name: r.metric for r in readings}))
         notes.write(
             _COUNTER,
-            [(r.t_ns, since_ns, r.metric.name, r.subject, r.value) for r in readings],
-        )
+            [
+                (
+                    r.t_ns, since_ns if r.since_ns is None else r.since_ns,
+                    r.metric.name, r.subject, r.value,
+                )
+                for r in readings
+            ],
+        )  # fmt: skip
         notes.write(
             _CHANGE,
-            [(c.t_ns, c.since_ns, c.subject, c.what, c.before, c.after) for c in found.changes],
+            [
+                (c.t_ns, c.since_ns, c.subject, c.what, c.before, c.after)
+                for c in _news(notes, found.changes, since_ns)
+            ],
         )
-        _tell_missing(notes, watch.missing, found.sample.missing)
+
+
+def _end(watch: _Watch) -> None:
+    for source in watch.sources:
+        source.poller.close()
 
 
 def _metrics(told: set[str], metrics: dict[str, Metric]) -> list[tuple[int | str | None, ...]]:
@@ -270,12 +334,15 @@ def _metrics(told: set[str], metrics: dict[str, Metric]) -> list[tuple[int | str
     return [(one.name, one.unit, int(one.nature), one.meaning) for one in new]
 
 
-def _tell_missing(notes: Notes, told: set[str], missing: Iterable[Missing]) -> None:
-    """What cannot be read, once, with the first subject it was missing of."""
-    for one in missing:
-        if one.what in told or len(told) >= _MOST_MISSING:
-            continue
-        told.add(one.what)
-        notes.capability(
-            f"{SOURCE}.{one.what}", CapabilityState.OFF, f"{one.subject}: {one.reason}"
-        )
+def _news(notes: Notes, changes: Iterable[Change], since_ns: int) -> Iterable[Change]:
+    """Changes, as far as the recording does not have them.
+
+    A poller that begins anew, after a fault or in another run of the daemon, takes for the
+    beginning what the recording knows better.
+    """
+    for one in changes:
+        known = notes.latest_change(one.subject, one.what) if one.since_ns == 0 else None
+        if known is None or one.what == BLOCKED_IN:
+            yield one
+        elif known[1] != one.after:
+            yield replace(one, before=known[1], since_ns=max(known[0], since_ns))

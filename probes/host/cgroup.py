@@ -23,7 +23,7 @@ from gpucorrelate.probes.host.cgroup_paths import (
     parse_mountinfo,
     parse_proc_cgroup,
 )
-from gpucorrelate.probes.host.reading import Missing, Sample
+from gpucorrelate.probes.host.reading import Missing, Sample, Standing
 from gpucorrelate.probes.host.source import (
     Collected,
     Descriptors,
@@ -167,6 +167,11 @@ class CgroupPoller:
         since_ns, self._since_ns = self._since_ns, began_ns
         return CgroupRound(since_ns, began_ns, out.sample(), tuple(moves))
 
+    def standing(self) -> Standing:
+        """How it stands as of the last round."""
+        missing = set(self._complaints).union(*(one.missing for one in self._groups.values()))
+        return Standing(bool(self._groups) or not self._complaints, tuple(missing))
+
     def places(self, pid: int) -> tuple[tuple[Place, ...], ...]:
         """For each hierarchy, the process's cgroup and those above it as of the last round."""
         member = self._members.get(pid)
@@ -298,7 +303,7 @@ class CgroupPoller:
             wrong.append(Missing("cgroups", "host", reason))
         if self._in_namespace():
             reason = "this process is in a cgroup namespace: limits above its root are not seen"
-            wrong.append(Missing("cgroups above /", "host", reason))
+            wrong.append(Missing("cgroups above", "host", reason))
         self._elsewhere = frozenset(key for _, keys, _ in wanted for key in keys)
         self._unopened = wrong
 
@@ -308,16 +313,17 @@ def _complaints(member: _Member) -> Iterator[Missing]:
         reason = "/proc/PID/cgroup holds no line of a hierarchy with limits"
         yield Missing("cgroups", member.subject, reason)
     for membership, places in zip(member.memberships, member.chains, strict=True):
-        what = f"cgroup {_text(membership.path)} of {','.join(membership.controllers) or 'v2'}"
+        # Paths are in the reasons: what is missing has one of a few names.
+        what = f"cgroup of {','.join(membership.controllers) or 'v2'}"
+        path = _text(membership.path)
         if membership.deleted:
-            yield Missing(what, member.subject, "it has been removed")
+            yield Missing(what, member.subject, f"{path} has been removed")
         elif not places:
-            reason = "not below any mount of its hierarchy that can be seen here"
+            reason = f"{path} is not below any mount of its hierarchy that can be seen here"
             yield Missing(what, member.subject, reason)
         elif places[-1].path != "/":
-            above = f"cgroups above {_text(places[-1].path)}"
-            reason = "only a part of the hierarchy is mounted here"
-            yield Missing(above, member.subject, reason)
+            reason = f"only the hierarchy from {_text(places[-1].path)} on is mounted here"
+            yield Missing("cgroups above", member.subject, reason)
 
 
 def _matters(membership: Membership) -> bool:
@@ -326,12 +332,3 @@ def _matters(membership: Membership) -> bool:
 
 def _text(path: str) -> str:
     return subject_of(path).removeprefix("cgroup:")
-
-
-def read_cgroups(pid: int, root: Path = ROOT) -> CgroupRound:
-    """All numbers of the process's cgroups and those above, once."""
-    poller = CgroupPoller(root)
-    try:
-        return poller.poll((pid,))
-    finally:
-        poller.close()

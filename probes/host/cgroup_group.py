@@ -114,6 +114,20 @@ class OpenCgroup:
         self._read_once |= found
         return not gone
 
+    @property
+    def missing(self) -> tuple[Missing, ...]:
+        """What could not be read the last time."""
+        found = [missing for _, source in self._sources for missing in source.missing]
+        return (*self._lacking(self._told or frozenset()), *found)
+
+    def _lacking(self, names: frozenset[str]) -> tuple[Missing, ...]:
+        if self._root:
+            return ()
+        reason = "not switched on for this cgroup (cgroup.subtree_control above it)"
+        return tuple(
+            Missing(f"cgroup controller {name}", self.subject, reason) for name in sorted(names)
+        )
+
     def _complain(self, out: Collected, elsewhere: frozenset[str]) -> None:
         lacking = frozenset(
             name
@@ -121,9 +135,7 @@ class OpenCgroup:
             if name not in self._enabled and old not in elsewhere
         )
         if lacking != self._told or out.everything:
-            reason = "not switched on for this cgroup (cgroup.subtree_control above it)"
-            for name in sorted(lacking) if not self._root else ():
-                out.missing.append(Missing(f"cgroup controller {name}", self.subject, reason))
+            out.missing += self._lacking(lacking)
         self._told = lacking
 
     def close(self) -> None:

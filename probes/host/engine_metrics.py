@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the engine counts itself: vLLM's Prometheus metrics, as differences between two looks.
+"""What the engine counts itself: vLLM's Prometheus metrics.
 
 Names are those of vLLM 0.11 to 0.33. Totals since the engine's start say nothing about a
-request: only what changed between two looks is of use, and a restart in between makes a
-difference unknown, never negative. Parsing is pure and never raises.
+request: only what changed between two looks is of use. Parsing is pure and never raises.
 
 The text is read here rather than by ``prometheus_client`` (whose parser the tests compare
 with): of 600 lines 25 are wanted, and passing over the others takes a twentieth of the time.
@@ -28,8 +27,6 @@ _NUMBER = re.compile(
 )
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]{0,63})="((?:[^"\\\n]|\\.){0,1000})"\s*(?:,\s*|$)')
 _SPLIT = re.compile(r"[A-Za-z0-9_]{1,40}")
-#: When this process, or a counter of it, began: other after a restart.
-_BORN = ("process_start_time_seconds", "vllm:generation_tokens_created")
 
 
 @dataclass(frozen=True)
@@ -136,7 +133,7 @@ SERIES: tuple[Series, ...] = (
     Series(FINISHED, ("vllm:request_success_total",), "finished_reason"),
 )
 #: Names to ask for.
-NAMES = (*(name for series in SERIES for name in series.names), *_BORN)
+NAMES = tuple(name for series in SERIES for name in series.names)
 _BY_NAME = {name: (series, rank) for series in SERIES for rank, name in enumerate(series.names)}
 
 
@@ -161,64 +158,11 @@ class EngineMetrics:
 
     Attributes:
         values: All that is known here, by metric and engine.
-        born: When it was started, as far as it says; two looks that differ here are of two
-            lives.
         problems: Lines that could not be understood, at most three.
     """
 
     values: tuple[EngineValue, ...] = ()
-    born: float | None = None
     problems: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class EngineChange:
-    """What happened to one engine between two looks; None is unknown.
-
-    Attributes:
-        engine: Its number.
-        restarted: It was started anew in between, so nothing is known of totals.
-        preemptions: Requests thrown out of the batch.
-        prompt_tokens: Prompt tokens whose prefill was done.
-        generation_tokens: Tokens generated.
-        prefix_queries: Prompt tokens looked up in the prefix cache.
-        prefix_hits: Of those, found.
-        draft_tokens: Tokens guessed ahead.
-        accepted_tokens: Of those, accepted.
-        running: Requests in the batch, at the first and the second look.
-        waiting: Requests that wait, likewise.
-        kv_usage_ppm: Share of the KV cache in use, likewise.
-    """
-
-    engine: str
-    restarted: bool
-    preemptions: int | None
-    prompt_tokens: int | None
-    generation_tokens: int | None
-    prefix_queries: int | None
-    prefix_hits: int | None
-    draft_tokens: int | None
-    accepted_tokens: int | None
-    running: tuple[int | None, int | None]
-    waiting: tuple[int | None, int | None]
-    kv_usage_ppm: tuple[int | None, int | None]
-
-    @property
-    def prefix_hit_ppm(self) -> int | None:
-        """Share of the prompt tokens looked up that were found."""
-        return _share(self.prefix_hits, self.prefix_queries)
-
-    @property
-    def acceptance_ppm(self) -> int | None:
-        """Share of the tokens guessed ahead that were accepted."""
-        return _share(self.accepted_tokens, self.draft_tokens)
-
-
-def _share(part: int | None, whole: int | None) -> int | None:
-    # Two counters are not read at one instant, so a part may be ahead of its whole.
-    if part is None or not whole or part > whole:
-        return None
-    return part * PPM // whole
 
 
 @lru_cache(maxsize=256)
@@ -229,30 +173,26 @@ def _split_metric(metric: Metric, value: str) -> Metric:
 def parse_metrics(text: str) -> EngineMetrics:
     """The numbers in a text of Prometheus, version 0.0.4, or of OpenMetrics."""
     found: dict[tuple[str, str], tuple[int, Metric, int]] = {}
-    born: dict[str, float] = {}
     problems: list[str] = []
     for line in text.split("\n"):
         # Most lines are comments, histograms and other processes' numbers: drop those fast.
-        if not line.startswith(("vllm:", "process_start")):
+        if not line.startswith("vllm:"):
             continue
         name = line[: min(_end(line, "{"), _end(line, " "))]
         known = _BY_NAME.get(name)
-        if known is None and name not in _BORN:
+        if known is None:
             continue
         parsed = _parse_line(line, len(name))
         if isinstance(parsed, str):
             problems.append(f"{name}: {parsed}")
             continue
         labels, number = parsed
-        if known is None:
-            born[name] = max(number, born.get(name, 0.0))
-        elif len(found) < _MOST_VALUES:
+        if len(found) < _MOST_VALUES:
             problems += _add(found, *known, labels, number)
     values = tuple(
         EngineValue(metric, engine, value) for (_, engine), (_, metric, value) in found.items()
     )
-    first = next((born[name] for name in _BORN if name in born), None)
-    return EngineMetrics(values, first, tuple(problems[:3]))
+    return EngineMetrics(values, tuple(problems[:3]))
 
 
 def _end(line: str, mark: str) -> int:
@@ -314,52 +254,4 @@ def engine_readings(name: str, metrics: EngineMetrics, t_ns: int) -> tuple[Readi
     return tuple(
         Reading(item.metric, f"engine:{name}/{item.engine}", item.value, t_ns)
         for item in metrics.values
-    )
-
-
-def changes(before: EngineMetrics, after: EngineMetrics) -> tuple[EngineChange, ...]:
-    """What happened to every engine that both looks know."""
-    engines = {item.engine for item in before.values} & {item.engine for item in after.values}
-    known = before.born is not None and after.born is not None
-    restarted = known and before.born != after.born
-    return tuple(_change(engine, before, after, restarted) for engine in sorted(engines))
-
-
-def _change(
-    engine: str,
-    before: EngineMetrics,
-    after: EngineMetrics,
-    restarted: bool,  # noqa: FBT001 - private
-) -> EngineChange:
-    old = {item.metric.name: item.value for item in before.values if item.engine == engine}
-    new = {item.metric.name: item.value for item in after.values if item.engine == engine}
-    # Where nothing says when it was born, a counter that fell gives the restart away.
-    fell = any(
-        item.metric.nature is Nature.TOTAL and item.value < old.get(item.metric.name, 0)
-        for item in after.values
-        if item.engine == engine
-    )
-
-    def more(metric: Metric) -> int | None:
-        first, last = old.get(metric.name), new.get(metric.name)
-        if restarted or fell or first is None or last is None:
-            return None
-        return last - first
-
-    def both(metric: Metric) -> tuple[int | None, int | None]:
-        return old.get(metric.name), new.get(metric.name)
-
-    return EngineChange(
-        engine=engine,
-        restarted=restarted or fell,
-        preemptions=more(PREEMPTIONS),
-        prompt_tokens=more(PROMPT_TOKENS),
-        generation_tokens=more(GENERATION_TOKENS),
-        prefix_queries=more(PREFIX_QUERIES),
-        prefix_hits=more(PREFIX_HITS),
-        draft_tokens=more(DRAFT_TOKENS),
-        accepted_tokens=more(ACCEPTED_TOKENS),
-        running=both(RUNNING),
-        waiting=both(WAITING),
-        kv_usage_ppm=both(KV_USAGE),
     )

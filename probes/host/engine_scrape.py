@@ -87,6 +87,11 @@ class EngineEndpoint:
         self._too_late = f"no answer within {timeout_s:g} s"
         self._path: str = ""
 
+    @property
+    def shown(self) -> str:
+        """Address and port, as in a URL."""
+        return self._shown
+
     def scrape(self) -> Scrape | Missing:
         """Look once; the reason where that fails."""
         paths = (self._path,) if self._path else (_NAMED, _ALL)

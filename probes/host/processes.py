@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from gpucorrelate.probes.host import process_metrics as m
 from gpucorrelate.probes.host.kernel_text import Key, Parsed, Value, parse_sizes, shown
 from gpucorrelate.probes.host.procfs import PROC
-from gpucorrelate.probes.host.reading import Missing
+from gpucorrelate.probes.host.reading import Missing, Standing
 from gpucorrelate.probes.host.source import (
     Collected,
     Descriptors,
@@ -104,6 +104,10 @@ class _Process:
             self._due_ns = out.t_ns + max(walk_every_ns, took_ns * _WALK_PART)
         return True
 
+    @property
+    def missing(self) -> tuple[Missing, ...]:
+        return (*self._stat.missing, *self._io.missing, *self._rollup.missing)
+
     def close(self) -> None:
         for source in (self._stat, self._io, self._rollup):
             source.close()
@@ -157,6 +161,11 @@ class ProcessPoller:
         self._complaints = frozenset(wrong)
         return out.sample()
 
+    def standing(self) -> Standing:
+        """How it stands as of the last round."""
+        missing = set(self._complaints).union(*(one.missing for one in self._processes.values()))
+        return Standing(bool(self._processes) or not self._complaints, tuple(missing))
+
     def close(self) -> None:
         """Let go of all files."""
         for process in self._processes.values():
@@ -175,6 +184,7 @@ class MemoryPoller:
         self._root = root
         self._folder: Folder | None = None
         self._source: Source | None = None
+        self._unopened: tuple[Missing, ...] = ()
 
     def poll(self, *, everything: bool = False) -> Sample:
         """What changed since the last round; with ``everything`` what did not, too."""
@@ -183,12 +193,20 @@ class MemoryPoller:
             try:
                 self._folder = Folder.at(self._root)
             except OSError as error:
-                out.missing.append(Missing("/proc/meminfo", "host", reason_of(error)))
+                self._unopened = (Missing("/proc/meminfo", "host", reason_of(error)),)
+                out.missing += self._unopened
                 return out.sample()
+            self._unopened = ()
             file = KeptFile(self._folder, ("meminfo",), Descriptors(1))
             self._source = Source(file, "/proc/meminfo", "host", parse_meminfo)
         self._source.poll(out)
         return out.sample()
+
+    def standing(self) -> Standing:
+        """How it stands as of the last round."""
+        if self._source is None:
+            return Standing(not self._unopened, self._unopened)
+        return Standing(self._source.readable, self._source.missing)
 
     def close(self) -> None:
         """Let go of the file."""

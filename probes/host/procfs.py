@@ -130,7 +130,8 @@ def parse_stat(text: str) -> Stat:
 def parse_status(text: str) -> Status:
     """The fields of a ``status`` file that matter here; absent ones are empty."""
     found: dict[str, str] = {}
-    for line in text.splitlines():
+    # A name may hold anything; of its line feeds the kernel takes care, of other breaks not.
+    for line in text.split("\n"):
         key, colon, value = line.partition(":")
         if colon:
             found[key] = value.strip()

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -39,12 +39,15 @@ class Reading:
             ``gpu:GPU-<uuid>``, ``pci:0000:01:00.0``, ``engine:<name>``.
         value: The number, in the metric's unit.
         t_ns: When it was read, CLOCK_MONOTONIC.
+        since_ns: When it was read before that, 0 if it never was: it may have been so since
+            then. ``None``: in the round before, like most.
     """
 
     metric: Metric
     subject: str
     value: int
     t_ns: int
+    since_ns: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -68,3 +71,49 @@ class Sample:
 
     readings: tuple[Reading, ...] = ()
     missing: tuple[Missing, ...] = ()
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a poller's source stands as of its last round.
+
+    Attributes:
+        works: Whether anything of it can be read.
+        missing: All that cannot be read now, told before or not.
+    """
+
+    works: bool = True
+    missing: tuple[Missing, ...] = ()
+
+
+#: What a thread was seen blocked in: of a moment, not until something else is said.
+BLOCKED_IN = "blocked in"
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something that is no number and became another; see the kind of that name.
+
+    Attributes:
+        t_ns: When it was noticed, CLOCK_MONOTONIC.
+        since_ns: When it was last seen otherwise; 0 if it never was.
+        subject: Whose; see ``Reading``.
+        what: ``cgroup``, ``driver``, ``allowed CPUs and nodes``...
+        before: What it was; empty: not known, or there was none.
+        after: What it is; empty: it is there no more.
+    """
+
+    t_ns: int
+    since_ns: int
+    subject: str
+    what: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one look of a poller brought: numbers, and what is no number."""
+
+    sample: Sample = field(default_factory=Sample)
+    changes: tuple[Change, ...] = ()

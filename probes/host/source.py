@@ -250,7 +250,18 @@ class Source:
         self._data: bytes | None = None
         self._known: dict[tuple[str, str], Reading] = {}
         self._problems: tuple[str, ...] = ()
+        self._read_ns = 0
         self.absent = False
+
+    @property
+    def readable(self) -> bool:
+        """Whether it could be read the last time."""
+        return self._data is not None
+
+    @property
+    def missing(self) -> tuple[Missing, ...]:
+        """What could not be read the last time."""
+        return tuple(Missing(self._what, self._subject, text) for text in self._problems)
 
     def poll(self, out: Collected) -> bool:
         """Read it and tell what is new; whether it could be read."""
@@ -264,6 +275,7 @@ class Source:
             self._changed(out, data)
         elif out.everything:
             self._repeat(out)
+        self._read_ns = out.t_ns
         return True
 
     def _changed(self, out: Collected, data: bytes) -> None:
@@ -278,14 +290,18 @@ class Source:
                 known[key] = old
                 continue
             subject = f"{self._subject} dev:{item.device}" if item.device else self._subject
-            known[key] = reading = Reading(item.metric, subject, item.value, out.t_ns)
+            known[key] = reading = Reading(
+                item.metric, subject, item.value, out.t_ns, self._read_ns
+            )
             out.readings.append(reading)
         self._known = known
         self._complain(out, (*cut, *parsed.problems))
 
     def _repeat(self, out: Collected) -> None:
         for old in self._known.values():
-            out.readings.append(Reading(old.metric, old.subject, old.value, out.t_ns))
+            out.readings.append(
+                Reading(old.metric, old.subject, old.value, out.t_ns, self._read_ns)
+            )
         self._complain(out, self._problems)
 
     def _lost(self, out: Collected, error: OSError) -> None:

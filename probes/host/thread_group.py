@@ -273,10 +273,11 @@ class ThreadGroup:
 
     def _tell(self, thread: _Thread, out: Collected, values: tuple[int, ...]) -> None:
         old = thread.values or _UNKNOWN
+        since_ns = None if thread.values else 0
         thread.values = values
         for metric, value, before in zip(m.THREAD, values, old, strict=True):
             if value >= 0 and (value != before or out.everything):
-                out.readings.append(Reading(metric, thread.subject, value, out.t_ns))
+                out.readings.append(Reading(metric, thread.subject, value, out.t_ns, since_ns))
 
     def _text(self, thread: _Thread, name: str) -> bytes:
         kept = thread.files.get(name)
@@ -310,6 +311,11 @@ class ThreadGroup:
         told = self._complaints if not out.everything else frozenset[Missing]()
         out.missing += [item for item in found if item not in told]
         self._complaints = frozenset(found)
+
+    @property
+    def missing(self) -> tuple[Missing, ...]:
+        """What could not be read the last time."""
+        return tuple(self._complaints)
 
     def _forget(self, thread: _Thread) -> None:
         for fd in (thread.fd, *thread.files.values()):

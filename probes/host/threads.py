@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpucorrelate.probes.host.procfs import PROC
-from gpucorrelate.probes.host.reading import Missing, Sample
+from gpucorrelate.probes.host.reading import Missing, Sample, Standing
 from gpucorrelate.probes.host.source import Collected, Descriptors, reason_of
 from gpucorrelate.probes.host.thread_group import ThreadGroup, ThreadLook
 
@@ -94,6 +94,11 @@ class ThreadPoller:
         self._rounds += 1
         since_ns, self._since_ns = self._since_ns, began_ns
         return ThreadRound(since_ns, began_ns, out.sample(), tuple(looks))
+
+    def standing(self) -> Standing:
+        """How it stands as of the last round."""
+        missing = set(self._complaints).union(*(one.missing for one in self._processes.values()))
+        return Standing(bool(self._processes) or not self._complaints, tuple(missing))
 
     def _process(self, pid: int) -> ThreadGroup:
         found = self._processes.get(pid)

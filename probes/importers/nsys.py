@@ -66,7 +66,8 @@ def read_nsys(
         with contextlib.closing(sqlite3.connect(place, uri=True)) as database:
             database.text_factory = _text
             return _Export(path, database, matcher, progress).read()
-    except sqlite3.Error as exc:
+    except (sqlite3.Error, UnicodeDecodeError) as exc:
+        # Of a damaged database not even what SQLite says of it need be text.
         raise TraceError(
             f"{path}: SQLite cannot read it: {exc}", hint="export it again: nsys export -t sqlite"
         ) from exc
@@ -106,7 +107,8 @@ class _Export:
                 "nsys export -t sqlite",
             )
         if "StringIds" in self._tables:
-            self._strings = dict(self._database.execute("SELECT id, value FROM StringIds"))
+            found = self._database.execute("SELECT id, value FROM StringIds")
+            self._strings = {key: text for key, text in found if isinstance(text, str)}
         self._kernels()
         self._copies()
         self._fills()
@@ -129,7 +131,7 @@ class _Export:
             self._rows += len(rows)
             self._progress(self._rows)
             for number, *values in rows:
-                yield int(number), values
+                yield number if isinstance(number, int) else 0, values
 
     def _add(self, table: str, row: int, add: Callable[..., None], *values: Any) -> None:  # noqa: ANN401
         """Have a row added; one that cannot be is counted, with its place."""
@@ -268,7 +270,7 @@ class _Export:
         columns = ("globalTid", "start", "end", "text", "textId")
         for row, values in self._select("NVTX_EVENTS", columns):
             thread, start, end, text, text_id = values
-            name = text or self._strings.get(text_id, "")
+            name = text if text and isinstance(text, str) else self._strings.get(text_id, "")
             if end is not None and self._matcher.may_be(name):
                 self._add("NVTX_EVENTS", row, self._range, name, thread, start, end)
 

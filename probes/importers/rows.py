@@ -93,15 +93,21 @@ class Rows:
 
         Raises:
             OverflowError: a value that no such column can hold; nothing was added.
-            TypeError: a value that is no integer where there should be one.
+            TypeError: a value that is no integer, or no text, where there should be one.
         """
-        numbers = [self.number(value) if isinstance(value, str) else value for value in values]
-        for column, number in zip(self.kind.columns, numbers, strict=True):
+        numbers: list[int] = []
+        for column, value in zip(self.kind.columns, values, strict=True):
+            if column.ctype == "str":
+                if not isinstance(value, str):
+                    raise TypeError(f"{column.name} is no text")
+                numbers.append(self.number(value))
+                continue
             least, most = _RANGES[column.ctype]
-            if not isinstance(number, int):
+            if not isinstance(value, int):
                 raise TypeError(f"{column.name} is no integer")
-            if not least <= number <= most:
+            if not least <= value <= most:
                 raise OverflowError(f"{column.name} is out of range")
+            numbers.append(value)
         for values_of, number in zip(self.columns, numbers, strict=True):
             values_of.append(number)
 

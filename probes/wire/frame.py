@@ -47,6 +47,9 @@ MAX_STRINGS_PER_BATCH = 8192
 MAX_STRINGS_PER_STREAM = 1 << 17
 MAX_COLUMNS = 64
 
+#: What is said of a frame whose end is not there.
+CUT_OFF = "cut off in the middle of a frame"
+
 _U64_MAX = (1 << 64) - 1
 _STRINGS_PER_FRAME = 512
 _ROW_BYTES_PER_FRAME = 400_000
@@ -247,6 +250,26 @@ class Decoder:
         finally:
             del buffer[:start]
 
+    def finish(self) -> Iterator[tuple[Batch, bytes] | Damage]:
+        """What is left when no more bytes will come.
+
+        A damaged length may claim more than there is, so that what was waited for holds whole
+        frames behind the damaged one: they are yielded, what is between them as damage.
+        """
+        buffer = self._buffer
+        start = 0
+        while start < len(buffer):
+            item, size = None, 0
+            if len(buffer) - start >= HEADER.size:
+                item, size = self._one(start)
+            if item is None:
+                at = buffer.find(MAGIC, start + 1)
+                size = (at if at >= 0 else len(buffer)) - start
+                item = Damage(CUT_OFF, size)
+            start += size
+            yield item
+        buffer.clear()
+
     def _one(self, start: int) -> tuple[tuple[Batch, bytes] | Damage | None, int]:
         buffer = self._buffer
         magic, stream, length, crc = HEADER.unpack_from(buffer, start)
@@ -277,8 +300,8 @@ def read_frames(source: BinaryIO, chunk_bytes: int = 1 << 20) -> Iterator[Batch 
     while chunk := source.read(chunk_bytes):
         for item in decoder.feed(chunk):
             yield item if isinstance(item, Damage) else item[0]
-    if decoder.pending_bytes:
-        yield Damage("cut off in the middle of a frame", decoder.pending_bytes)
+    for item in decoder.finish():
+        yield item if isinstance(item, Damage) else item[0]
 
 
 class StringTable:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from tests.unit.daemon_kit import ROOT, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Self
 
 _SYSTEMD = Path("/lib/systemd/systemd")
@@ -75,7 +75,7 @@ for unit in {masked}; do ln -sf /dev/null $etc/system/$unit; done
 ln -sf /lib/systemd/system/multi-user.target $etc/system/default.target
 mkdir -p $etc/journald.conf.d
 printf '[Journal]\\nStorage=volatile\\nReadKMsg=no\\n' > $etc/journald.conf.d/test.conf
-cp -r {files}/. $root/
+{copies}
 cd $root
 mkdir -p .old
 pivot_root . .old
@@ -110,10 +110,12 @@ class Machine:
 
     Args:
         files: Text files to put in place before it boots, by path.
+        tree: A folder whose files are laid over the machine's.
     """
 
-    def __init__(self, files: Mapping[str, str]) -> None:
+    def __init__(self, files: Mapping[str, str], tree: Path | None = None) -> None:
         self._files = files
+        self._tree = tree
         self._folder = Path(tempfile.mkdtemp(prefix="gpcm"))
         self._console = self._folder / "console"
         self._boot: subprocess.Popen[bytes] | None = None
@@ -172,11 +174,12 @@ class Machine:
             path.write_text(text)
         parent = _cgroup_parent()
         assert parent is not None
-        self._cgroup = parent / f"gpucorrelate-test-{os.getpid()}"
-        self._cgroup.mkdir()
+        group = parent / f"gpucorrelate-test-{self._folder.name}"
+        group.mkdir()
+        self._cgroup = group
         namespaces = ["--mount", "--pid", "--fork", "--uts", "--ipc", "--net", "--cgroup"]
         script = self._folder / "init"
-        script.write_text(_script(files))
+        script.write_text(_script([*([self._tree] if self._tree else []), files]))
         enter = f"echo $$ > {self._cgroup}/cgroup.procs; exec unshare --propagation private "
         enter += f"--kill-child {' '.join(namespaces)} bash {script}"
         with self._console.open("wb") as console:
@@ -205,7 +208,7 @@ class Machine:
         return state in ("running", "degraded")
 
 
-def _script(files: Path) -> str:
+def _script(trees: Sequence[Path]) -> str:
     """The init script: an overlay shows no file systems mounted below, so those are bound in."""
     needed = {str(ROOT), sys.prefix, sys.base_prefix}
     binds = [
@@ -219,6 +222,12 @@ def _script(files: Path) -> str:
         binds="\n".join(binds),
         nodes="\n".join(nodes),
         masked=" ".join(_MASKED),
-        files=shlex.quote(str(files)),
+        copies="\n".join(
+            f"cp -r --preserve=mode {shlex.quote(str(one))}/. $root/" for one in trees
+        ),
         systemd=_SYSTEMD,
     )
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path))

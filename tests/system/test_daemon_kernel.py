@@ -14,6 +14,7 @@ import pytest
 
 from gpucorrelate.probes.host import procfs
 from gpucorrelate.probes.wire.schema import SessionEvent, WaitFlag, WaitKind
+from tests.kernel.observe import at_rest, switches
 from tests.unit.daemon_kit import Yard, wait_for
 
 if TYPE_CHECKING:
@@ -110,6 +111,23 @@ def waiter(scripts: list[Script]) -> tuple[Script, int, int]:
 
 
 def test_waits_name_who_ended_them(daemon: DaemonProcess, scripts: list[Script]) -> None:
+    assert daemon.client.status().kernel.backend == "libbpf"
+    _waits_name_who_ended_them(daemon, scripts)
+
+
+@pytest.mark.bcc
+def test_they_do_by_way_of_bcc(scripts: list[Script]) -> None:
+    yard = Yard()
+    try:
+        daemon = yard.daemon(ebpf=True, require_ebpf=True, backend="bcc").start()
+        assert daemon.client.status().kernel.backend == "bcc"
+        _waits_name_who_ended_them(daemon, scripts)
+        assert daemon.end(signal.SIGTERM) == 0
+    finally:
+        yard.clear()
+
+
+def _waits_name_who_ended_them(daemon: DaemonProcess, scripts: list[Script]) -> None:
     script, main, holder = waiter(scripts)
     session = daemon.client.attach(script.pid).session.session
     time.sleep(1)
@@ -276,6 +294,46 @@ def test_counters_agree_with_what_is_recorded(
         path.stat().st_size for path in daemon.session_dir(session).glob("*.gpcf")
     )
     assert info.lost == 0
+
+
+_SLEEPER = """
+import sys, time
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(4000):
+    time.sleep(0.00005)
+print("done", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_what_full_rings_lose_is_told_to_the_last_event(scripts: list[Script]) -> None:
+    """Counters of the kernel are read now and then, but before anything is called complete."""
+    yard = Yard()
+    try:
+        settings = {"ring_bytes": 4096, "segment_bytes": 16384, "session_max_bytes": 1 << 22}
+        daemon = yard.daemon(ebpf=True, require_ebpf=True, faults=False, tick_ms=20, **settings)
+        daemon.start()
+        script = Script(_SLEEPER)
+        scripts.append(script)
+        assert script.line() == "ready"
+        wait_for(lambda: at_rest(script.pid), "it waits for its line")
+        session = daemon.client.attach(script.pid).session.session
+        before = switches(script.pid)
+        script.go()
+        assert script.line() == "done"
+        wait_for(lambda: at_rest(script.pid), "it waits for its line again")
+        switched = switches(script.pid) - before
+        daemon.client.detach(session)
+        found = daemon.recorded(session)
+        ended = [row for row in found.rows("wait") if not row[6] & WaitFlag.OPEN]
+        lost = [row for row in found.rows("loss") if row[2:4] == ("bpf.ring", "wait")]
+        assert sum(row[4] for row in lost) > switched / 4, "the rings are far too small"
+        assert len(ended) + sum(row[4] for row in lost) == switched
+        assert all(0 < row[1] <= row[0] for row in lost)
+        assert len(list(daemon.session_dir(session).glob("*.gpcf"))) > 1
+    finally:
+        yard.clear()
 
 
 def test_a_killed_daemon_leaves_a_hole_that_it_names(scripts: list[Script]) -> None:

@@ -1,165 +1,81 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service unit under a real systemd: readiness, sandbox, watchdog, restarts, stop."""
+"""The installed service under a real systemd: readiness, watchdog, restarts, stop."""
 
 from __future__ import annotations
 
-import json
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from gpucorrelate.probes.wire.schema import SessionEvent
-from tests.system.machine import Machine, why_not
-from tests.unit.daemon_kit import ROOT, wait_for
+from tests.system.service_kit import (
+    UNIT,
+    attach,
+    command,
+    events,
+    main_pid,
+    show,
+    started_again,
+    status,
+    waits,
+    write,
+)
+from tests.unit.daemon_kit import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.system.machine import Machine
+
 pytestmark = [pytest.mark.system, pytest.mark.kernel]
 
-_COMMAND = "from gpucorrelate.cli.main import main; main()"
-
-# Only what depends on where things are installed, and shorter times.
-_DROP_IN = f"""
-[Service]
-ExecStart=
-ExecStart={sys.executable} -c "{_COMMAND}" daemon
-Environment=PYTHONPATH={ROOT} PYTHONDONTWRITEBYTECODE=1
-WatchdogSec=2s
-RestartSec=100ms
+_STUCK = "/run/stuck"
+#: The installed program, with one part of it that hangs while a file is there.
+_HANGS = f"""
+import os, sys, time
+sys.path.insert(0, "/usr/local/lib/gpucorrelate")
+{{imports}}
+real = {{what}}
+def hangs(*arguments, **more):
+    while os.path.exists("{_STUCK}"):
+        time.sleep(0.02)
+    return real(*arguments, **more)
+{{what}} = hangs
+from gpucorrelate.cli.main import main
+main()
 """
-
-_WAITER = """
-import threading, time
-lock = threading.Lock()
-def hold():
-    while True:
-        with lock:
-            time.sleep(0.01)
-        time.sleep(0.002)
-threading.Thread(target=hold, daemon=True).start()
-while True:
-    with lock:
-        pass
-    time.sleep(0.001)
-"""
-
-
-@pytest.fixture(scope="module")
-def machine() -> Iterator[Machine]:
-    if reason := why_not():
-        pytest.skip(reason)
-    unit = "/etc/systemd/system/gpucorrelate.service"
-    files = {
-        unit: (ROOT / "systemd" / "gpucorrelate.service").read_text(),
-        f"{unit}.d/test.conf": _DROP_IN,
-        "/usr/lib/sysusers.d/gpucorrelate.conf": (
-            ROOT / "systemd" / "gpucorrelate.sysusers"
-        ).read_text(),
-        "/opt/waiter.py": _WAITER,
-    }
-    with Machine(files) as made:
-        yield made
 
 
 @pytest.fixture
-def service(machine: Machine) -> Iterator[Machine]:
-    started = machine.run("systemctl", "start", "gpucorrelate", check=False)
-    assert machine.run("systemctl", "is-active", "gpucorrelate", check=False) == "active", (
-        started + machine.log("gpucorrelate")
-    )
+def hanging(machine: Machine) -> Iterator[Machine]:
+    """Has the service run a program that hangs, once ``_STUCK`` is there."""
+    place = f"/run/systemd/system/{UNIT}.d"
+    machine.run("mkdir", "-p", place)
+    text = "[Service]\nExecStart=\nExecStart=/usr/bin/python3 -I /opt/hangs.py daemon\n"
+    write(machine, f"{place}/hangs.conf", text)
+    machine.run("systemctl", "daemon-reload")
     yield machine
-    machine.run("systemctl", "stop", "gpucorrelate", "waiter", check=False)
+    machine.run("rm", "-rf", _STUCK, place, "/opt/hangs.py")
+    machine.run("systemctl", "stop", UNIT, "waiter", check=False)
+    machine.run("systemctl", "daemon-reload")
     machine.run("systemctl", "reset-failed", check=False)
-
-
-def command(machine: Machine, *arguments: str) -> str:
-    return machine.run(sys.executable, "-c", _COMMAND, *arguments)
-
-
-def status(machine: Machine) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(command(machine, "status", "--format", "json"))
-    return found
-
-
-def main_pid(machine: Machine) -> str:
-    return machine.run("systemctl", "show", "-P", "MainPID", "gpucorrelate")
-
-
-def started_again(machine: Machine, old: str) -> None:
-    wait_for(lambda: main_pid(machine) not in (old, "0"), "it is started again")
-    wait_for(
-        lambda: machine.run("systemctl", "is-active", "gpucorrelate", check=False) == "active",
-        "it is ready",
-    )
-
-
-def attach(machine: Machine) -> str:
-    """Attach to a process of the machine that waits a lot; the session's id."""
-    start = ["systemd-run", "--collect", "--unit", "waiter", sys.executable, "/opt/waiter.py"]
-    machine.run(*start)
-    pid = machine.run("systemctl", "show", "-P", "MainPID", "waiter")
-    command(machine, "attach", "--pid", pid, "--detach")
-    (session,) = [s for s in status(machine)["sessions"] if s["state"] == "attached"]
-    name: str = session["session"]
-    return name
-
-
-def waits(machine: Machine, session: str) -> int:
-    """Waits in a session's recording up to now."""
-    script = (
-        "from gpucorrelate.daemon.client import Client\n"
-        "from gpucorrelate.probes.wire.schema import BY_NAME\n"
-        f"items = Client().open_session({session!r})\n"
-        "kind = BY_NAME['wait'].id\n"
-        "print(sum(i.count for i in items if getattr(i, 'kind', 0) == kind))\n"
-    )
-    return int(machine.run(sys.executable, "-c", script))
-
-
-def events(machine: Machine, session: str) -> list[int]:
-    script = (
-        "from tests.unit.daemon_kit import Recorded\n"
-        "from gpucorrelate.daemon.client import Client\n"
-        f"print(Recorded(Client().open_session({session!r})).values('session', 'event'))\n"
-    )
-    found: list[int] = json.loads(machine.run(sys.executable, "-c", script))
-    return found
 
 
 def test_it_is_ready_when_it_says_so_and_sees_waits_from_within_its_sandbox(
     service: Machine,
 ) -> None:
     told = status(service)
-    assert told["kernel"]["state"] in ("on", "degraded"), service.log("gpucorrelate")
+    assert told["kernel"]["state"] in ("on", "degraded"), service.log(UNIT)
     assert told["state_dir"] == "/var/lib/gpucorrelate"
     session = attach(service)
     wait_for(lambda: waits(service, session) > 50, "waits are recorded")
 
 
-def test_sockets_and_recordings_have_their_owners(service: Machine) -> None:
+def test_systemctl_status_says_how_it_is(service: Machine) -> None:
+    assert "0 sessions" in show(service, "StatusText")
     attach(service)
-    listing = service.run("stat", "-c", "%a %U %G %n", "/run/gpucorrelate/control.sock",
-                          "/run/gpucorrelate/ingest.sock")  # fmt: skip
-    assert "660 root gpucorrelate /run/gpucorrelate/control.sock" in listing
-    assert "666 root" in listing
-    found = service.run("find", "/var/lib/gpucorrelate/sessions", "-printf", "%m %u %g %y\n")
-    kinds = set(found.splitlines())
-    assert {line.split()[0] for line in kinds} == {"700", "750", "640"}
-    assert {line.split()[1] for line in kinds} == {"root"}
-    assert service.run("stat", "-c", "%a", "/var/lib/gpucorrelate/sessions") == "700"
-    # Membership is for the socket: it does not open the recordings of all.
-    reader = ["setpriv", "--reuid=65534", "--regid=gpucorrelate", "--clear-groups"]
-    listing = service.run(*reader, "ls", "/var/lib/gpucorrelate/sessions", check=False)
-    assert listing == ""
-
-
-def test_it_keeps_four_capabilities(service: Machine) -> None:
-    text = service.run("grep", "CapEff", f"/proc/{main_pid(service)}/status")
-    bits = int(text.split()[1], 16)
-    assert bits.bit_count() <= 4
-    assert bits >> 39 & 1, "CAP_BPF"
+    wait_for(lambda: "1 session, kernel probes " in show(service, "StatusText"), "it is news")
+    assert "nothing lost" in show(service, "StatusText")
 
 
 def test_killed_it_is_started_again_and_takes_the_session_up(service: Machine) -> None:
@@ -167,7 +83,7 @@ def test_killed_it_is_started_again_and_takes_the_session_up(service: Machine) -
     wait_for(lambda: waits(service, session) > 50, "waits are recorded")
     before = waits(service, session)
     old = main_pid(service)
-    service.run("systemctl", "kill", "-s", "KILL", "gpucorrelate")
+    service.run("systemctl", "kill", "-s", "KILL", UNIT)
     started_again(service, old)
     wait_for(lambda: waits(service, session) > before, "it records on")
     assert SessionEvent.RESUMED in events(service, session)
@@ -176,19 +92,69 @@ def test_killed_it_is_started_again_and_takes_the_session_up(service: Machine) -
 def test_hung_it_is_ended_by_the_watchdog_and_started_again(service: Machine) -> None:
     session = attach(service)
     old = main_pid(service)
-    service.run("systemctl", "kill", "-s", "STOP", "gpucorrelate")
+    service.run("systemctl", "kill", "-s", "STOP", UNIT)
     started_again(service, old)
     before = waits(service, session)
     wait_for(lambda: waits(service, session) > before, "it records on")
-    assert "watchdog" in service.log("gpucorrelate").lower()
+    assert "watchdog" in service.log(UNIT).lower()
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("gpucorrelate.probes.ebpf.tracer", "Tracer.drain"),
+        ("gpucorrelate.daemon.store", "SegmentStore.flush"),
+        ("gpucorrelate.daemon.ingest", "Ingest.tick"),
+        ("gpucorrelate.daemon.control", "Control.tick"),
+    ],
+)
+def test_a_stage_that_hangs_ends_the_watchdogs_feed(
+    hanging: Machine, module: str, name: str
+) -> None:
+    """Everything else goes on: the process runs, its sockets are open."""
+    what = f"module.{name}"
+    write(hanging, "/opt/hangs.py", _HANGS.format(imports=f"import {module} as module", what=what))
+    hanging.run("systemctl", "start", UNIT)
+    session = attach(hanging)
+    old = main_pid(hanging)
+    hanging.run("touch", _STUCK)
+    wait_for(lambda: show(hanging, "NRestarts") != "0" or main_pid(hanging) != old, "it is ended")
+    hanging.run("rm", _STUCK)
+    started_again(hanging, old)
+    log = hanging.log(UNIT)
+    assert "Watchdog timeout" in log
+    assert "in hangs" in log, "it says where it hung"
+    before = waits(hanging, session)
+    wait_for(lambda: waits(hanging, session) > before, "it records on")
+
+
+def test_a_look_that_hangs_in_a_driver_does_not_end_the_feed(hanging: Machine) -> None:
+    """Looks that may block have a thread of their own; what the daemon is for goes on."""
+    imports = "import gpucorrelate.probes.host.numa as module"
+    write(hanging, "/opt/hangs.py", _HANGS.format(imports=imports, what="module.read_topology"))
+    hanging.run("systemctl", "start", UNIT)
+    hanging.run("touch", _STUCK)
+    session = attach(hanging)
+    old = main_pid(hanging)
+    period_s = float(show(hanging, "WatchdogUSec").removesuffix("s"))
+    for _ in range(2):
+        before = waits(hanging, session)
+        hanging.run("sleep", str(period_s))
+        assert waits(hanging, session) > before
+    assert main_pid(hanging) == old
 
 
 def test_restarted_and_stopped_it_ends_in_good_order(service: Machine) -> None:
     session = attach(service)
     wait_for(lambda: waits(service, session) > 50, "waits are recorded")
-    service.run("systemctl", "restart", "gpucorrelate")
+    service.run("systemctl", "restart", UNIT)
     assert SessionEvent.RESUMED in events(service, session)
-    service.run("systemctl", "stop", "gpucorrelate")
+    service.run("systemctl", "stop", UNIT)
     # Had systemd's patience ended first, the result were "timeout".
-    assert service.run("systemctl", "show", "-P", "Result", "gpucorrelate") == "success"
+    assert show(service, "Result") == "success"
     assert service.run("systemctl", "is-active", "waiter") == "active", "the engine runs on"
+
+
+def test_the_command_line_reaches_it_by_itself(service: Machine) -> None:
+    assert "privileges" in command(service, "check")
+    assert command(service, "--version").startswith("gpucorrelate")

@@ -5,6 +5,8 @@
  * scanner tells is checked against the bounds it was given.
  *
  *     scan_hostile SEED RUNS DOCUMENT...
+ *
+ * With LIBFUZZER it is a target of that instead, which finds its own documents.
  */
 #include "events.c"
 
@@ -14,6 +16,7 @@
 #define MOST_RECORDS 7
 #define MOST_ODDS 5
 
+#ifndef LIBFUZZER
 static uint64_t state;
 
 static size_t below(size_t limit)
@@ -23,6 +26,8 @@ static size_t below(size_t limit)
 	state ^= state << 17;
 	return (size_t)(state % limit);
 }
+
+#endif
 
 static void check(bool held, const char *what)
 {
@@ -40,6 +45,7 @@ static struct word known(const char *text, uint8_t table, uint8_t kind)
 	return word;
 }
 
+#ifndef LIBFUZZER
 static size_t spoiled(uint8_t *text, size_t size)
 {
 	static const char letters[] = "{}[],:\"\\ \n0-.eEutfn9X";
@@ -73,6 +79,7 @@ static size_t spoiled(uint8_t *text, size_t size)
 	}
 	return size;
 }
+#endif
 
 static void check_results(const struct reader *reader, const struct result *result,
 			  struct record *const *tables, const struct odd *odds, int64_t at,
@@ -129,14 +136,34 @@ static void scan(struct reader *reader, const uint8_t *text, size_t size)
 	free(copy);
 }
 
-int main(int argc, char **argv)
+static struct reader *begun(void)
 {
 	const struct word categories[] = { known("kernel", OPS, 1), known("gpu_memcpy", OPS, 2),
 					   known("cuda_runtime", CALLS, 1),
 					   known("cuda_sync", SYNCS, 0),
 					   known("user_annotation", RANGES, 0) };
 	const struct word syncs[] = { known("event sync", SYNCS, 1) };
-	struct reader *reader = gpucorrelate_events_new(categories, 5, syncs, 1);
+
+	return gpucorrelate_events_new(categories, 5, syncs, 1);
+}
+
+#ifdef LIBFUZZER
+int LLVMFuzzerTestOneInput(const uint8_t *text, size_t size)
+{
+	static struct reader *reader;
+
+	if (!reader)
+		reader = begun();
+	if (size && size <= MOST_BYTES)
+		scan(reader, text, size);
+	if (reader->names.count > MAX_NAMES / 2)
+		gpucorrelate_events_forget(reader);
+	return 0;
+}
+#else
+int main(int argc, char **argv)
+{
+	struct reader *reader = begun();
 	static uint8_t documents[64][MOST_BYTES], text[MOST_BYTES];
 	static size_t sizes[64];
 	size_t count = 0;
@@ -169,3 +196,4 @@ int main(int argc, char **argv)
 	gpucorrelate_events_free(reader);
 	return 0;
 }
+#endif

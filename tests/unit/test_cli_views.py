@@ -13,14 +13,21 @@ from gpucorrelate.cli.follow import LiveLine
 from gpucorrelate.cli.view_check import render_check
 from gpucorrelate.cli.view_status import render_status
 from gpucorrelate.correlator.report.page import TextOptions
-from gpucorrelate.daemon.checkup import Check, CheckReport, CheckState
-from gpucorrelate.daemon.health import IngestCounters, KernelCounters, StoreCounters
+from gpucorrelate.daemon.checkup import CheckReport
+from gpucorrelate.daemon.checkup_values import Check, CheckState
+from gpucorrelate.daemon.health import (
+    IngestCounters,
+    KernelCounters,
+    PollingCounters,
+    StoreCounters,
+)
 from gpucorrelate.daemon.values import (
     CapabilityInfo,
     DaemonStatus,
     ProcessInfo,
     Progress,
     SessionInfo,
+    SourceInfo,
 )
 from tests.golden.compare import same_as_golden
 
@@ -86,6 +93,46 @@ def test_status_tells_of_pauses_only_where_there_were_some():
     paused = replace(STATUS, pauses=3, longest_pause="2.10 s: 0.01 s running, the rest blocked")
     shown = " ".join(rendered(render_status, paused).split())
     assert "half a second 3 times; longest: 2.10 s: 0.01 s running, the rest blocked" in shown
+
+
+def test_status_tells_how_sources_stand_and_what_polling_costs():
+    assert "polling" not in rendered(render_status, STATUS), "an older daemon does not say"
+    session = STATUS.sessions[0].session
+    sources = (
+        SourceInfo(session, "threads", "on", "", 50, 30),
+        SourceInfo(session, "cgroups", "on", "", 200, 1500,
+                   tuple(f"{n}: cgroup:/a: no" for n in range(5))),
+        SourceInfo(session, "gpu", "off", "host: no driver", 200),
+        SourceInfo(session, "engine", "off", "switched off: --no-engine-metrics", 0),
+        SourceInfo("another", "numa", "degraded", "\x1b[2J", 2000, 100),
+    )  # fmt: skip
+    polling = PollingCounters(200, 10_000, 2_100, 900, 1234, 5, 6, 1)
+    told = replace(STATUS, sources=sources, polling=polling)
+    shown = rendered(render_status, told)
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    assert "threads on every 50.0 ms, 30 ms ago" in lines
+    assert "cgroups on every 200 ms, 1.5 s ago" in lines
+    assert [line for line in lines if "cgroup:/a" in line] == [
+        f"lacks {n}: cgroup:/a: no" for n in range(3)
+    ]
+    assert "and 2 more" in lines
+    assert "gpu off every 200 ms, not yet host: no driver" in lines
+    assert "engine off never switched off: --no-engine-metrics" in lines
+    assert "numa" not in shown, "of no session that is shown"
+    words = " ".join(lines)
+    assert "0.30% of a CPU, 1.00% allowed, 0.21% in the loop, 0.09% in its thread" in words
+    assert "more often in 1 session: a request is slow" in words
+    off = rendered(render_status, replace(STATUS, polling=PollingCounters(limit_ppm=10_000)))
+    assert "off: --poll-ms 0" in off
+
+
+def test_status_tells_what_was_left_out_and_who_was_turned_away():
+    store = replace(STATUS.store, shed_rows=1234)
+    told = replace(STATUS, store=store, callers_refused=3, callers_cut_off=4)
+    shown = " ".join(rendered(render_status, told).split())
+    assert "left out for want of room 1,234 rows" in shown
+    assert "refused 3, cut off 4" in shown
+    assert "left out" not in rendered(render_status, STATUS)
 
 
 def test_status_is_harmless_and_whole_for_a_daemon_that_says_nothing():

@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import select
 import signal
 import socket
 import subprocess
+import termios
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgpack
@@ -31,7 +34,6 @@ from tests.unit.daemon_kit import Yard, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.unit.daemon_kit import DaemonProcess
 
@@ -385,6 +387,36 @@ def test_the_socket_of_the_environment_is_used(
     monkeypatch.setenv("GPUCORRELATE_CONTROL", str(daemon.client.path))
     with Client() as client:
         assert client.status().pid == daemon.client.status().pid
+
+
+def test_a_caller_that_opens_and_never_takes_holds_few_descriptors(daemon: DaemonProcess) -> None:
+    child = subprocess.Popen(["/bin/sleep", "60"])
+    sock = raw(daemon)
+    sock.setblocking(False)
+    assert daemon.process is not None
+    files = Path(f"/proc/{daemon.process.pid}/fd")
+    try:
+        daemon.client.attach(child.pid)
+        place = daemon.session_dir(daemon.client.sessions()[0].session)
+        daemon.client.detach()
+        for number in range(100, 180):
+            (place / f"{number:06d}.gpcf").write_bytes(b"")
+        before = len(list(files.iterdir()))
+        waiting = [-1, -2]
+        while waiting[-1] != waiting[-2]:  # until the next answer finds no room
+            sock.send(pack({"op": "status"}))
+            daemon.client.status()
+            size = fcntl.ioctl(sock, termios.FIONREAD, bytes(4))
+            waiting.append(int.from_bytes(size, "little"))
+        sock.send(pack({"op": "open"}) * 12)
+        daemon.client.status()
+        held = len(list(files.iterdir())) - before
+        assert 81 <= held <= 81 + 8, "those of one answer, and what comes and goes"
+        assert daemon.client.status().pid
+    finally:
+        sock.close()
+        child.kill()
+        child.wait()
 
 
 def test_sessions_are_meant_by_id_its_beginning_or_as_the_latest(daemon: DaemonProcess) -> None:

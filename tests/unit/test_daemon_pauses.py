@@ -19,6 +19,7 @@ def test_short_turns_are_no_pauses() -> None:
         watch.turn()
         pauses += time.monotonic() - begun > 0.5
     assert watch.count <= pauses, "only what really was long, on a busy machine"
+    watch.close()
 
 
 def test_a_pause_tells_blocked_from_running() -> None:
@@ -36,6 +37,7 @@ def test_a_pause_tells_blocked_from_running() -> None:
     assert watch.last.running_s >= 0.5
     assert watch.longest is not None
     assert watch.longest.length_s >= watch.last.length_s
+    watch.close()
 
 
 def test_a_stopped_daemon_names_its_pause_and_loses_nothing_that_waited() -> None:

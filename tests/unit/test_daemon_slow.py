@@ -4,40 +4,48 @@
 from __future__ import annotations
 
 import contextlib
-import http.server
-import os
-import subprocess
-import sys
 import threading
-import time
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from gpucorrelate.daemon import slow
-from gpucorrelate.daemon.slow import Round, SlowLooks, Wanted
-from gpucorrelate.probes.host.reading import Metric, Reading, Sample
+from gpucorrelate.daemon.look import Found
+from gpucorrelate.daemon.slow import SlowLooks, Task, Wanted
+from gpucorrelate.probes.host.reading import Change, Metric, Reading, Sample
 from gpucorrelate.probes.wire.schema import Nature
 from tests.unit.daemon_kit import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
+
+    import pytest
 
 METRIC = Metric("m", "", Nature.LEVEL, "what m is")
 
 
-def looking(monkeypatch: pytest.MonkeyPatch, **looks: Callable[[], Sample]) -> None:
-    """Have these looks only, as fast as it goes."""
+class Played:
+    """A look that is played."""
 
-    def task(name: str, look: Callable[[], Sample]) -> Any:
-        return slow._Task(name, 1, lambda _pids, _now_ns: (look(), ()))
+    def __init__(self, play: Callable[[], Sample | Found]) -> None:
+        self._play = play
+        self.closed = 0
 
-    monkeypatch.setattr(slow, "_tasks", lambda: [task(*one) for one in looks.items()])
+    def look(self, pids: Collection[int], now_ns: int) -> Found:
+        del pids, now_ns
+        found = self._play()
+        return found if isinstance(found, Found) else Found(found)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def looking(**looks: Callable[[], Any]) -> SlowLooks:
+    """These looks only, shared by all sessions, as fast as it goes."""
+    return SlowLooks(lambda: [Task(name, 1, Played(one)) for name, one in looks.items()], list)
 
 
 @contextlib.contextmanager
-def running(wanted: dict[str, Wanted]) -> Iterator[SlowLooks]:
-    made = SlowLooks()
+def running(made: SlowLooks, wanted: dict[str, Wanted]) -> Iterator[SlowLooks]:
     try:
         made.want(wanted)
         yield made
@@ -45,55 +53,150 @@ def running(wanted: dict[str, Wanted]) -> Iterator[SlowLooks]:
         made.close()
 
 
-def brought(looks: SlowLooks, name: str, count: int) -> list[Any]:
+def brought(looks: SlowLooks, name: str, count: int, session: str = "s") -> list[slow.Outcome]:
     """What a look brought, until it is so much."""
-    found: list[Any] = []
+    found: list[slow.Outcome] = []
 
     def enough() -> bool:
-        found.extend(what for _, one, what in looks.take() if one == name)
+        found.extend(one for one in looks.take() if one.source == name and one.session == session)
         return len(found) >= count
 
     wait_for(enough, f"{name} looks {count} times")
     return found
 
 
-def test_only_what_changed_is_told_until_all_is_wanted_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_only_what_changed_is_told_until_all_is_wanted_again() -> None:
     readings = (Reading(METRIC, "host", 5, 1), Reading(METRIC, "node:0", 6, 1))
-    looking(monkeypatch, same=lambda: Sample(readings))
-    with running({"s": Wanted(1, (1,))}) as looks:
-        first, *others = brought(looks, "same", 3)
-        assert first.sample.readings == readings
-        assert first.since_ns == 0
-        assert all(one.sample.readings == () and one.since_ns > 0 for one in others)
+    with running(looking(same=lambda: Sample(readings)), {"s": Wanted(1, (1,))}) as looks:
+        first, *others = (one.found.sample.readings for one in brought(looks, "same", 3))
+        assert first == readings
+        assert others[:2] == [(), ()]
         looks.want({"s": Wanted(2, (1,))})
-        wait_for(lambda: any(one.sample.readings == readings for one in brought(looks, "same", 1)),
-                 "a new file gets all of it")  # fmt: skip
+        wait_for(
+            lambda: any(o.found.sample.readings == readings for o in brought(looks, "same", 1)),
+            "a new file gets all of it",
+        )
 
 
-def test_a_look_that_fails_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_number_speaks_since_it_was_read_before_and_not_since_the_look_before() -> None:
+    """A look does not read everything each time: every other one leaves out one number."""
+    at = 0
+
+    def look() -> Sample:
+        nonlocal at
+        at += 1
+        often = Reading(METRIC, "often", at, 10 * at)
+        return Sample((often, Reading(METRIC, "seldom", at, 10 * at)) if at % 4 == 1 else (often,))
+
+    since: dict[str, list[tuple[int, int | None]]] = defaultdict(list)
+    with running(looking(one=look), {"s": Wanted(1, ())}) as looks:
+        for outcome in brought(looks, "one", 12):
+            for one in outcome.found.sample.readings:
+                since[one.subject].append((one.t_ns, one.since_ns))
+    assert since["often"][:3] == [(10, 0), (20, 10), (30, 20)]
+    assert since["seldom"][:3] == [(10, 0), (50, 10), (90, 50)]
+
+
+def test_a_number_told_again_speaks_since_it_was_read_before() -> None:
+    at = 0
+
+    def look() -> Sample:
+        nonlocal at
+        at += 1
+        return Sample((Reading(METRIC, "host", 5, at),))
+
+    with running(looking(one=look), {"s": Wanted(1, ())}) as looks:
+        brought(looks, "one", 2)
+        looks.want({"s": Wanted(2, ())})
+        told: list[Reading] = []
+
+        def again() -> bool:
+            for outcome in brought(looks, "one", 1):
+                told.extend(outcome.found.sample.readings)
+            return bool(told)
+
+        wait_for(again, "it is told again")
+    assert told[0].since_ns == told[0].t_ns - 1
+
+
+def test_looks_at_the_machine_are_made_once_and_told_to_all() -> None:
+    made = 0
+
+    def look() -> Found:
+        nonlocal made
+        made += 1
+        changes = (Change(made, made - 1, "pci:1", "driver", "a", "b"),)
+        present = (Change(made, 0, "pci:1", "driver", "", "b"),)
+        sample = Sample((Reading(METRIC, "host", made, made),))
+        return Found(sample, changes=changes, present=present)
+
+    both = {"s": Wanted(1, ()), "t": Wanted(1, ())}
+    with running(looking(one=look), {"s": Wanted(1, ())}) as looks:
+        first = brought(looks, "one", 2)
+        looks.want(both)
+        (late, *_) = brought(looks, "one", 2, "t")
+    assert [one.found.changes[0].before for one in first[:2]] == ["", "a"]
+    assert late.found.changes[0].before == "", "who comes later is told how it is"
+    assert late.found.sample.readings[0].since_ns == 0
+
+
+def test_a_look_that_fails_ends_no_other_and_is_made_again_later() -> None:
+    tried = 0
+
     def broken() -> Sample:
+        nonlocal tried
+        tried += 1
         raise RuntimeError("the driver is gone")
 
-    looking(monkeypatch, broken=broken, fine=Sample)
-    with running({"s": Wanted(1, ())}) as looks:
-        assert isinstance(brought(looks, "fine", 2)[-1], Round)
-        assert str(brought(looks, "broken", 1)[0]) == "the driver is gone"
+    with running(looking(broken=broken, fine=Sample), {"s": Wanted(1, ())}) as looks:
+        outcomes: list[slow.Outcome] = []
+
+        def enough() -> bool:
+            outcomes.extend(looks.take())
+            return sum(one.source == "fine" for one in outcomes) > 40
+
+        wait_for(enough, "the other goes on")
+        assert tried == 1, "not as often as others are made"
+        (failed,) = (one for one in outcomes if one.source == "broken")
+        assert failed.failing == "failed: RuntimeError: the driver is gone"
+        assert str(failed.fault) == "the driver is gone"
+        (task,) = (one for one in looks.tasks("s") if one.name == "broken")
+        assert task.look.closed == 1  # type: ignore[attr-defined]
+        task.due_ns = 0
+        wait_for(lambda: tried > 1, "it is tried again")
 
 
-def test_a_look_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_nobody_takes_is_not_made_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slow, "_MOST_READY", 3)
+    at = 0
+
+    def look() -> Sample:
+        nonlocal at
+        at += 1
+        return Sample((Reading(METRIC, "host", at, at),))
+
+    with running(looking(one=look), {"s": Wanted(1, ())}) as looks:
+        wait_for(lambda: looks._skipped["s", "one"] > 5, "nobody takes it")
+        assert at == 3
+        skipped = looks.take_skipped()
+        assert skipped["s", "one"] > 5
+        assert set(skipped) == {("s", "one")}
+        taken = [r.value for o in brought(looks, "one", 5) for r in o.found.sample.readings]
+    assert taken[:5] == [1, 2, 3, 4, 5], "nothing that was read is lost"
+
+
+def test_a_look_that_hangs_holds_nobody_up() -> None:
     release = threading.Event()
 
     def hang() -> Sample:
         release.wait(60)
         return Sample()
 
-    looking(monkeypatch, hang=hang)
-    made = SlowLooks()
+    made = looking(hang=hang)
     for _ in range(100):
         made.want({"s": Wanted(1, ())})
         assert made.take() == []
+    wait_for(lambda: any(task.began_ns for task in made.all_tasks()), "it is seen to be made")
     made.close()
     assert made._thread is not None
     assert made._thread.is_alive(), "it is waited for a while, and then left to itself"
@@ -101,115 +204,40 @@ def test_a_look_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_nothing_is_looked_at_without_a_session() -> None:
-    with running({}) as looks:
+    with running(looking(one=Sample), {}) as looks:
         assert looks._thread is None
 
 
-def test_a_session_that_ended_is_looked_at_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    looking(monkeypatch, one=Sample)
-    with running({"s": Wanted(1, ())}) as looks:
-        brought(looks, "one", 2)
+def test_a_session_that_ended_is_looked_at_no_more() -> None:
+    closed: list[Played] = []
+
+    def tasks() -> list[Task]:
+        closed.append(Played(Sample))
+        return [Task("own", 1, closed[-1])]
+
+    with running(SlowLooks(list, tasks), {"s": Wanted(1, ())}) as looks:
+        brought(looks, "own", 2)
         looks.want({})
-        wait_for(lambda: not looks._tasks, "it is forgotten")
+        wait_for(lambda: not looks.all_tasks() and not looks._told, "it is forgotten")
+    assert [one.closed for one in closed] == [1]
 
 
-@pytest.mark.parametrize(
-    ("argv", "port"),
-    [
-        (("vllm", "serve", "m"), 8000),
-        (("vllm", "serve", "m", "--port", "9001"), 9001),
-        (("vllm", "serve", "m", "--port=9002"), 9002),
-        (("vllm", "serve", "m", "--port"), 0),
-        (("vllm", "serve", "m", "--port", "x"), 0),
-        (("vllm", "serve", "m", "--port", "123456789"), 0),
-    ],
-)
-def test_the_port_that_a_command_line_names(argv: tuple[str, ...], port: int) -> None:
-    assert slow._port(argv) == port
+def test_what_is_remembered_of_numbers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slow, "_MOST_TOLD", 10)
+    told = slow._Told()
+    told.begin(1)
+    for at in range(1, 100):
+        told.news((Reading(METRIC, f"gpu:1 pid:{at}", 1, at * 60_000_000_000),))
+        assert len(told._values) <= 11
+    assert ("m", "gpu:1 pid:99") in told._values
 
 
-SERVER = """
-import http.server, sys
-class Answer(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        body = b"vllm:num_requests_running{engine=\\"0\\"} 3.0\\n"
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-    def log_message(self, *_):
-        pass
-server = http.server.HTTPServer(("127.0.0.1", 0), Answer)
-print(server.server_port, flush=True)
-server.serve_forever()
-"""
+def test_the_cost_of_looks_is_known() -> None:
+    def busy() -> Sample:
+        sum(range(200_000))
+        return Sample()
 
-
-@contextlib.contextmanager
-def python(name: str, code: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A Python process that goes by another name."""
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
-        [name, "-c", code, *arguments],
-        executable=sys.executable, stdin=pipe, stdout=pipe, text=True,
-    ) as made:  # fmt: skip
-        try:
-            yield made
-        finally:
-            made.kill()
-
-
-def test_an_engines_metrics_come_from_a_port_that_it_listens_on_itself() -> None:
-    with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as others:
-        # Whoever claims another's port is not believed.
-        port = str(others.server_port)
-        with python("vllm", "input()", "--port", port) as liar:
-            assert slow._endpoint([liar.pid]) is None
-    assert slow._endpoint([os.getpid()]) is None, "no engine"
-
-
-def test_an_engines_metrics_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    look = slow._Engine()
-    with python("vllm", SERVER) as engine:
-        assert engine.stdout is not None
-        port = int(engine.stdout.readline())
-        assert slow._endpoint([engine.pid]) is None, "it listens on another port"
-        monkeypatch.setattr(slow, "_ENGINE_PORT", port)
-        found, _ = look.look([engine.pid], time.monotonic_ns())
-        assert [(one.metric.name, one.value) for one in found.readings] == [
-            ("engine.requests.running", 3)
-        ]
-    gone, _ = look.look([engine.pid], time.monotonic_ns())
-    assert not gone.readings
-    assert [one.what for one in gone.missing] == ["engine.metrics"]
-
-
-def test_where_there_is_no_gpu_the_reason_is_told() -> None:
-    look = slow._Gpus()
-    found, _ = look.look([], time.monotonic_ns())
-    look.close()
-    assert found.readings or all(one.reason for one in found.missing)
-
-
-def test_what_a_process_is_bound_to_and_that_it_changed() -> None:
-    look = slow._Nodes()
-    with python("python", "input()") as child:
-        allowed = sorted(os.sched_getaffinity(child.pid))
-        _, first = look.look([child.pid], 100)
-        (told,) = first
-        assert (told.subject, told.before) == (f"pid:{child.pid}", "")
-        assert told.after.startswith("CPUs ")
-        _, again = look.look([child.pid], 200)
-        assert again == ()
-        if len(allowed) < 2:
-            pytest.skip("one CPU: nothing to bind to")
-        os.sched_setaffinity(child.pid, {allowed[0]})
-        _, after = look.look([child.pid], 300)
-        (changed,) = after
-        assert (changed.since_ns, changed.t_ns, changed.before) == (200, 300, told.after)
-        assert changed.after.startswith(f"CPUs {allowed[0]},")
-
-
-def test_numbers_are_written_as_ranges() -> None:
-    assert slow._ids((0, 1, 2, 5, 7, 8)) == "0-2,5,7-8"
-    assert slow._ids(()) == "none"
+    with running(looking(busy=busy, idle=Sample), {"s": Wanted(1, ())}) as looks:
+        brought(looks, "busy", 4)
+        cost = {task.name: task.cost_ns for task in looks.tasks("s")}
+    assert cost["busy"] > 3 * cost["idle"]

@@ -73,18 +73,6 @@ def test_the_units_limits_are_those_that_are_documented() -> None:
     assert "| memory and tasks, under systemd | 1 GiB, 64 (" in CLI
 
 
-def test_the_readme_installs_the_service_where_its_unit_looks_for_it() -> None:
-    (start,) = (line for line in UNIT.splitlines() if line.startswith("ExecStart="))
-    command = start.partition("=")[2]
-    place = command.partition("/bin/")[0]
-    assert f"`{command}`" in README
-    assert f"sudo python3 -m venv {place} " in README
-    assert f"sudo {place}/bin/pip install 'gpucorrelate[cli]'" in README
-    for name in ("gpucorrelate.service", "gpucorrelate.sysusers"):
-        assert (ROOT / "systemd" / name).exists()
-        assert f" systemd/{name} " in README
-
-
 def test_every_scenario_of_verify_is_described() -> None:
     page = (ROOT / "docs/verify.md").read_text(encoding="utf-8")
     rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
@@ -100,7 +88,7 @@ def test_every_number_of_the_host_is_documented_as_the_code_has_it() -> None:
     assert "[docs/metrics.md](docs/metrics.md)" in README
 
 
-@pytest.mark.parametrize("page", ["README.md", "DEVELOPERS.md", *DOCS])
+@pytest.mark.parametrize("page", ["README.md", "DEVELOPERS.md", "SECURITY.md", *DOCS])
 def test_links_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#:]+)[^):]*\)", text):

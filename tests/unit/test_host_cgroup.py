@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucorrelate.probes.host import cgroup_metrics, cgroup_v1, cgroup_v2
-from gpucorrelate.probes.host.cgroup import CgroupMove, CgroupPoller, CgroupRound, read_cgroups
+from gpucorrelate.probes.host.cgroup import CgroupMove, CgroupPoller, CgroupRound
 from gpucorrelate.probes.host.cgroup_paths import (
     Membership,
     Mount,
@@ -27,6 +27,16 @@ from gpucorrelate.probes.host.reading import Metric
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def read_cgroups(pid: int, root: Path) -> CgroupRound:
+    """All numbers of the process's cgroups and those above, once."""
+    poller = CgroupPoller(root)
+    try:
+        return poller.poll((pid,))
+    finally:
+        poller.close()
+
 
 CPU_STAT_V2 = (  # Linux 6.12; before 5.14 without the bursts
     "usage_usec 1000\nuser_usec 700\nsystem_usec 300\nnice_usec 0\ncore_sched.force_idle_usec 0\n"
@@ -337,7 +347,7 @@ def test_v1_with_hierarchies_of_their_own(tmp_path: Path) -> None:
     assert n["cgroup:/jobs/a", "memory.stat.file"] == 4096
     # Every kernel has the line of v2; here nobody mounted it.
     (missing,) = found.sample.missing
-    assert missing.what == "cgroup / of v2"
+    assert (missing.what, missing.reason[:2]) == ("cgroup of v2", "/ ")
     assert {m.controllers for m in found.moves} == {(), ("memory",), ("cpu", "cpuacct")}
 
 
@@ -401,7 +411,9 @@ def test_a_bind_mount_in_a_container_hides_what_is_above(tmp_path: Path) -> None
     found = read_cgroups(7, host(tmp_path, mounts, p7="4:memory:/docker/1/sub\n"))
     subjects = {r.subject for r in found.sample.readings}
     assert subjects == {"cgroup:/docker/1/sub", "cgroup:/docker/1"}
-    assert [m.what for m in found.sample.missing] == ["cgroups above /docker/1"]
+    (missing,) = found.sample.missing
+    assert missing.what == "cgroups above"
+    assert "from /docker/1 on" in missing.reason
 
 
 def test_a_process_outside_the_cgroup_namespace_is_missing(tmp_path: Path) -> None:
@@ -411,7 +423,7 @@ def test_a_process_outside_the_cgroup_namespace_is_missing(tmp_path: Path) -> No
     found = read_cgroups(7, root)
     assert found.sample.readings == ()
     assert {m.what for m in found.sample.missing} == {
-        "cgroup /../other of v2", "cgroups above /",
+        "cgroup of v2", "cgroups above",
     }  # fmt: skip
 
 
@@ -426,7 +438,7 @@ def test_what_is_mounted_later_is_found(tmp_path: Path) -> None:
     root = v2_host(tmp_path)
     put(root / "proc/self", {"mountinfo": ""})
     poller = CgroupPoller(root, again_after=1)
-    assert [m.what for m in poller.poll((7,)).sample.missing] == ["cgroup /a/b of v2"]
+    assert [m.what for m in poller.poll((7,)).sample.missing] == ["cgroup of v2"]
     put(root / "proc/self", {"mountinfo": V2_MOUNT})
     assert numbers(poller.poll((7,)))["cgroup:/a", "cpu.max.quota"] == 20_000_000
     poller.close()

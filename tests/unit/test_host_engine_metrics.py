@@ -22,10 +22,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpucorrelate.probes.host import engine_metrics as engine
-from gpucorrelate.probes.host.engine_metrics import EngineMetrics, changes, parse_metrics
+from gpucorrelate.probes.host.engine_metrics import EngineMetrics, parse_metrics
 from gpucorrelate.probes.host.engine_scrape import EngineEndpoint, Scrape, parse_response
 from gpucorrelate.probes.host.reading import Missing
-from gpucorrelate.probes.wire.schema import Nature
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,20 +55,18 @@ def test_a_busy_engine() -> None:
     assert told["kv_cache.usage"] == 1_000_000
     assert told["preemptions"] == 13
     assert told["generation_tokens"] == 832
-    assert found.born == pytest.approx(1796030627.08)
 
 
 def test_what_happened_between_two_looks() -> None:
-    (change,) = changes(saved("0.32.0-idle"), saved("0.32.0-after"))
-    assert not change.restarted
-    assert (change.engine, change.preemptions, change.generation_tokens) == ("0", 13, 1440)
-    assert (change.prompt_tokens, change.prefix_queries, change.prefix_hits) == (4344, 4344, 3680)
-    assert change.prefix_hit_ppm == 847_145
-    assert (change.draft_tokens, change.acceptance_ppm) == (None, None)
-    (busy,) = changes(saved("0.32.0-idle"), saved("0.32.0-busy"))
-    assert busy.running == (0, 12)
-    assert busy.waiting == (0, 12)
-    assert busy.kv_usage_ppm == (0, 1_000_000)
+    idle, after, busy = (values(saved(f"0.32.0-{name}")) for name in ("idle", "after", "busy"))
+    grown = {name: after[name] - idle[name] for name in after.keys() & idle.keys()}
+    assert (grown["preemptions"], grown["generation_tokens"]) == (13, 1440)
+    assert (grown["prompt_tokens"], grown["prefix_cache.queries"]) == (4344, 4344)
+    assert grown["prefix_cache.hits"] == 3680
+    assert not [name for name in after if name.startswith("spec_decode")]
+    names = ("requests.running", "requests.waiting", "kv_cache.usage")
+    assert [idle[name] for name in names] == [0, 0, 0]
+    assert [busy[name] for name in names] == [12, 12, 1_000_000]
 
 
 def test_guesses_that_were_accepted() -> None:
@@ -77,17 +74,7 @@ def test_guesses_that_were_accepted() -> None:
     told = values(found)
     positions = [told[f"spec_decode.accepted_tokens.at.{position}"] for position in range(3)]
     assert sum(positions) == told["spec_decode.accepted_tokens"] == 1020
-    nothing = EngineMetrics(
-        tuple(
-            engine.EngineValue(item.metric, item.engine, 0)
-            for item in found.values
-            if item.metric.nature is Nature.TOTAL
-        ),
-        found.born,
-    )
-    (change,) = changes(nothing, found)
-    assert (change.draft_tokens, change.accepted_tokens) == (1020, 1020)
-    assert change.acceptance_ppm == 1_000_000
+    assert told["spec_decode.draft_tokens"] == 1020
 
 
 def test_an_older_engine_is_read_alike() -> None:
@@ -142,7 +129,6 @@ def test_several_engines_behind_one_server() -> None:
     readings = engine.engine_readings("api", found, 7)
     assert {reading.subject for reading in readings} == {"engine:api/0", "engine:api/1"}
     assert {reading.t_ns for reading in readings} == {7}
-    assert [change.engine for change in changes(found, found)] == ["0", "1"]
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
@@ -165,48 +151,6 @@ def test_what_meets_the_eye_is_explained() -> None:
     for series in engine.SERIES:
         assert series.metric.meaning.endswith(".")
         assert series.metric.name.startswith("engine.")
-
-
-def later(text: str, born: float) -> EngineMetrics:
-    return parse_metrics(text + f"process_start_time_seconds {born}\n")
-
-
-def test_after_a_restart_nothing_is_known_of_totals() -> None:
-    one = V0_18_TWO_ENGINES
-    more = one.replace("10.0", "90.0").replace("20.0", "90.0")
-    (first, _) = changes(later(one, 5), later(more, 5))
-    assert (first.restarted, first.prompt_tokens) == (False, 80)
-    (first, _) = changes(later(one, 5), later(more, 6))
-    assert (first.restarted, first.prompt_tokens) == (True, None)
-    assert first.kv_usage_ppm == (500_000, 500_000)
-    # Without a time of birth, a counter that fell gives it away: for that engine.
-    less = more.replace('engine="0",model_name="m"} 90.0', 'engine="0",model_name="m"} 4.0')
-    fallen, other = changes(parse_metrics(one), parse_metrics(less))
-    assert (fallen.restarted, fallen.prompt_tokens) == (True, None)
-    assert (other.restarted, other.prompt_tokens) == (False, 70)
-
-
-@given(st.integers(0, 1 << 50), st.integers(0, 1 << 50))
-def test_a_difference_is_never_negative(before: int, after: int) -> None:
-    line = 'vllm:generation_tokens_total{engine="0"} '
-    (change,) = changes(parse_metrics(f"{line}{before}\n"), parse_metrics(f"{line}{after}\n"))
-    expected = after - before if after >= before else None
-    assert change.generation_tokens == expected
-    assert change.restarted == (after < before)
-
-
-def test_a_part_that_is_ahead_of_its_whole_is_no_share() -> None:
-    text = (
-        "vllm:prefix_cache_hits_total {hits}\nvllm:prefix_cache_queries_total {queries}\n"
-        "vllm:spec_decode_num_draft_tokens_total 5\n"
-    )
-    none = parse_metrics(text.format(hits=0, queries=0))
-    (ahead,) = changes(none, parse_metrics(text.format(hits=5, queries=4)))
-    assert ahead.prefix_hit_ppm is None
-    (idle,) = changes(none, none)
-    assert idle.prefix_hit_ppm is None
-    (third,) = changes(none, parse_metrics(text.format(hits=1, queries=3)))
-    assert third.prefix_hit_ppm == 333_333
 
 
 @pytest.mark.parametrize(
@@ -263,7 +207,6 @@ PIECES = st.sampled_from([*NAMES, *MARKS, "é"])
 def test_any_text_is_no_crash(text: str) -> None:
     found = parse_metrics(text)
     assert len(found.problems) <= 3
-    changes(found, found)
 
 
 @given(st.binary(max_size=300))
@@ -329,7 +272,6 @@ def test_a_server_of_the_library_that_vllm_uses(registry: CollectorRegistry) -> 
         assert isinstance(found, Scrape)
         assert before_ns <= found.sent_ns < found.done_ns <= time.monotonic_ns()
         assert values(found.metrics) == {"requests.running": 4, "generation_tokens": 99}
-        assert found.metrics.born is not None
         sample = endpoint.sample("api")
         assert {reading.subject for reading in sample.readings} == {"engine:api/0"}
     finally:

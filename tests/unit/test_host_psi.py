@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucorrelate.probes.host import psi
-from gpucorrelate.probes.host.reading import Missing
 from gpucorrelate.probes.wire.schema import Nature
 
 if TYPE_CHECKING:
@@ -160,35 +159,3 @@ def test_links_and_pipes_are_not_followed(tmp_path: Path) -> None:
     found = {m.what: m.reason for m in psi.PsiPoller(tmp_path / "a").poll().missing}
     assert found["/proc/pressure/cpu"] == "a link, which is not followed"
     assert found["/proc/pressure/io"] == "not a plain file"
-
-
-S = 1_000_000_000
-
-
-@pytest.mark.parametrize(
-    ("threshold", "privileged", "problem"),
-    [
-        (psi.Threshold("cpu", "some", S, 2 * S), False, ""),
-        (psi.Threshold("cpu", "some", S // 10, S // 2), True, ""),
-        (psi.Threshold("cpu", "some", S // 10, S // 2), False, "multiples of 2 s"),
-        (psi.Threshold("cpu", "some", S, 12 * S), True, "0.5 s to 10 s"),
-        (psi.Threshold("cpu", "some", 0, 2 * S), True, "within the window"),
-        (psi.Threshold("cpu", "some", 3 * S, 2 * S), True, "within the window"),
-        (psi.Threshold("disk", "some", S, 2 * S), True, "there is no"),
-        (psi.Threshold("cpu", "any", S, 2 * S), True, "there is no"),
-    ],
-)
-def test_what_the_kernel_would_refuse_is_known_before(
-    threshold: psi.Threshold, privileged: bool, problem: str
-) -> None:
-    found = threshold.problem(privileged=privileged)
-    assert (problem in found) if problem else found == ""
-
-
-def test_the_order_is_in_microseconds() -> None:
-    assert psi.Threshold("io", "full", S // 10, 2 * S).order == b"full 100000 2000000\0"
-
-
-def test_without_the_file_there_is_a_reason(tmp_path: Path) -> None:
-    made = psi.open_trigger(psi.Threshold("io", "some", S, 2 * S), tmp_path / "io.pressure")
-    assert made == Missing("trigger on io.pressure.some", "host", "no such file")

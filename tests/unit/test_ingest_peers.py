@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gpucorrelate.daemon.config import DaemonConfig
+from gpucorrelate.daemon.health import Tally
+from gpucorrelate.daemon.ingest import Ingest
+from gpucorrelate.daemon.loop import Loop
 from gpucorrelate.probes.wire.frame import MAGIC, Batch, encode
 from gpucorrelate.probes.wire.schema import BY_NAME
 from tests.unit.daemon_kit import ROOT, Yard, wait_for
@@ -23,6 +28,7 @@ from tests.unit.daemon_kit import ROOT, Yard, wait_for
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gpucorrelate.probes.host.procfs import Process
     from tests.unit.daemon_kit import DaemonProcess, PeerProcess
 
 
@@ -369,6 +375,36 @@ def test_more_clients_than_allowed_are_turned_away(
     first.close()
     second.close()
     works(daemon, engine, 1)
+
+
+def test_a_fault_met_as_a_process_is_taken_in_costs_that_process_alone(tmp_path: Path) -> None:
+    """Whatever it is: the loop goes on, and nothing stays open."""
+    faults = iter([True, False])
+
+    def find(_: Process) -> None:
+        if next(faults):
+            raise RuntimeError("as a fault in this code would")
+
+    loop, tally = Loop(), Tally()
+    folder = Path(tempfile.mkdtemp(prefix="gpc"))
+    ingest = Ingest(DaemonConfig(folder, tmp_path, ebpf=False), loop, tally, find)
+    try:
+        ingest.open()
+        files = len(list(Path("/proc/self/fd").iterdir()))
+        for left in (0, 1):
+            with socket.socket(socket.AF_UNIX) as sock:
+                sock.connect(str(folder / "ingest.sock"))
+                loop.run_once(5)
+                assert tally.ingest.clients == left
+                sock.settimeout(5)
+                assert bool(sock.recv(64)) == bool(left)
+            if not left:
+                assert len(list(Path("/proc/self/fd").iterdir())) == files
+        assert tally.ingest.cut_off == 1
+    finally:
+        ingest.close()
+        loop.close()
+        folder.rmdir()
 
 
 def test_strings_stated_anew_without_end_do_not_make_every_segment_bigger() -> None:

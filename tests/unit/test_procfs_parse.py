@@ -61,6 +61,15 @@ def test_a_status_file_tells_ids_in_every_namespace() -> None:
     assert procfs.parse_status("").ns_pids == ()
 
 
+def test_a_name_cannot_look_like_another_line_of_a_status_file() -> None:
+    """The kernel escapes line feeds in it, but not what else Python takes for a line's end."""
+    for end in "\x0b\x0c\x1c\x1d\x1e\x85\u2028":
+        name = f"a{end}CapEff:\tzz"
+        status = procfs.parse_status(f"Name:\t{name}\nTgid:\t7\n")
+        assert status.name == name
+        assert (status.tgid, status.cap_effective) == (7, 0)
+
+
 @pytest.mark.parametrize(
     ("argv", "text"),
     [

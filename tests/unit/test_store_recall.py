@@ -67,6 +67,28 @@ def test_a_dead_task_is_not_restated() -> None:
     assert feed.restated().rows("task") == []
 
 
+def test_the_state_that_each_subject_is_in_is_restated_as_it_was_told() -> None:
+    feed = Feed()
+    feed.rows("change", [(1, 0, "pid:1", "cgroup", "", "/a"), (2, 0, "pid:2", "cgroup", "", "/a")])
+    feed.rows("change", [(5, 4, "pid:1", "cgroup", "/a", "/b")])
+    feed.rows("change", [(6, 5, "pid:1", "allowed CPUs and nodes", "", "CPUs 0")])
+    feed.rows("change", [(7, 6, "tid:1", "blocked in", "", "folio_wait_bit_common")])
+    feed.rows("change", [(8, 7, "pci:1", "driver", "", "nvidia")])
+    feed.rows("change", [(9, 8, "pci:1", "driver", "nvidia", "")])
+    held = [
+        (2, 0, "pid:2", "cgroup", "", "/a"),
+        (5, 4, "pid:1", "cgroup", "/a", "/b"),
+        (6, 5, "pid:1", "allowed CPUs and nodes", "", "CPUs 0"),
+    ]
+    assert sorted(feed.restated().rows("change")) == held
+    assert feed.recall.latest_change("pid:1", "cgroup") == held[1]
+    assert feed.recall.latest_change("pci:1", "driver") is None
+    feed.recall.forget_changes("pid:1")
+    assert feed.restated().rows("change") == held[:1]
+    feed.recall.forget_changes("pid:2")
+    assert feed.recall.row_bytes == 0
+
+
 def test_rowsets_in_use_outlive_those_that_are_not() -> None:
     feed = Feed()
     feed.rows("step_rows", rowset(1, "kept-a", "kept-b"))
