@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _TIMEOUT_S = 10.0
 #: A machine of 16 GPUs writes about 4 KiB; a thousand processes, 60 KiB.
 _LIMIT_BYTES = 1 << 20
+#: Lines that could not be understood, of which somebody is told.
+_MOST_PROBLEMS = 3
 _MIB = 1 << 20
 _MILLI = 1000
 #: Newer programs know more fields, older ones fewer: each that is refused costs a run once.
@@ -106,7 +108,7 @@ def parse_csv(text: str, columns: int) -> Table:
         values = tuple(value.strip() for value in line.split(",", columns - 1))
         if len(values) == columns:
             rows.append(values)
-        else:
+        elif len(problems) < _MOST_PROBLEMS:
             problems.append(f"{len(values)} values where {columns} were asked for: {line[:80]!r}")
     return Table(tuple(rows), tuple(problems))
 
@@ -155,7 +157,7 @@ def parse_gpus(text: str, fields: tuple[Field, ...], t_ns: int) -> Sample:
     """Numbers of all GPUs, asked for as ``uuid`` and then ``fields``."""
     table = parse_csv(text, len(fields) + 1)
     readings: list[Reading] = []
-    missing = [Missing("nvidia-smi", "host", problem) for problem in table.problems[:3]]
+    missing = [Missing("nvidia-smi", "host", problem) for problem in table.problems]
     for uuid, *values in table.rows:
         subject = f"gpu:{uuid}"
         for field, word in zip(fields, values, strict=True):
