@@ -126,8 +126,12 @@ def test_without_the_capabilities_it_is_one_line_and_a_hint() -> None:
 
 
 def test_where_there_is_no_room_a_scenario_is_not_possible(tmp_path: Path) -> None:
-    small = 'mount -t tmpfs -o size=2m none /var/tmp && exec "$@"'
-    around = ("unshare", "--mount", "sh", "-c", small, "sh")
+    # The checkout may lie where the small file system is mounted: it is kept in its place.
+    small = (
+        'mount --bind "$0" "$1" && mount -t tmpfs -o size=2m none /var/tmp && mkdir -p "$0" && '
+        'mount --bind "$1" "$0" && cd "$0" && shift && exec "$@"'
+    )
+    around = ("unshare", "--mount", "sh", "-c", small, str(ROOT), str(tmp_path))
     found = document(verify("major-faults", "file-read", "timerfd", around=around, more=JSON))
     assert [row["name"] for row in found["scenarios"]] == ["timerfd"]
     for row in found["not_played"]:

@@ -20,13 +20,15 @@ pytestmark = [pytest.mark.system, pytest.mark.kernel, pytest.mark.bcc]
 
 @pytest.fixture
 def by_bcc(machine: Machine) -> Iterator[Machine]:
+    default = machine.run("cat", CONFIG)
     write(machine, CONFIG, 'backend = "bcc"\nrequire_ebpf = true\n')
     machine.run("systemctl", "reset-failed", check=False)
     started = machine.run("systemctl", "start", UNIT, check=False)
     assert is_active(machine), started + machine.log(UNIT)
     yield machine
     machine.run("systemctl", "stop", UNIT, "waiter", check=False)
-    machine.run("rm", "-f", CONFIG)
+    write(machine, CONFIG, f"{default}\n")
+    machine.run("chmod", "644", CONFIG)
 
 
 def test_programs_are_compiled_and_loaded_within_the_sandbox(by_bcc: Machine) -> None:
