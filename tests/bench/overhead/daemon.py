@@ -32,7 +32,7 @@ from gpucorrelate.probes.wire.schema import BY_NAME
 from tests.unit.daemon_kit import Yard
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from gpucorrelate.daemon.client import Client
     from tests.unit.daemon_kit import DaemonProcess
@@ -56,7 +56,9 @@ class Sample:
         lost: Events lost, by the hop that lost them.
         parts: CPU seconds per second by the part of the daemon's work, as it counts them.
         turns_per_s: How often the daemon's loop came round.
-        intervals_ms: Median time between two reads of each source of host numbers.
+        intervals_ms: Median time between two reads that brought something, by the first word
+            of the numbers' names.
+        paces_ms: How often each source of host numbers is to be read, at the end.
     """
 
     cpu: float
@@ -66,6 +68,7 @@ class Sample:
     parts: dict[str, float] = field(default_factory=dict)
     turns_per_s: float = 0.0
     intervals_ms: dict[str, float] = field(default_factory=dict)
+    paces_ms: dict[str, int] = field(default_factory=dict)
 
 
 def build(folder: Path) -> Path:
@@ -159,6 +162,7 @@ def measure(
         used, begun_ns = _cpu_ns(served_by), time.monotonic_ns()
         time.sleep(seconds)
         used, wall_s = _cpu_ns(served_by) - used, (time.monotonic_ns() - begun_ns) / 1e9
+        sources = daemon.client.status().sources
         parts_then, turns_then = _own_account(daemon.client)
         progress = daemon.client.progress(session)
         daemon.client.detach(session)
@@ -172,6 +176,7 @@ def measure(
             parts={one: (parts_then[one] - parts[one]) / 1e9 / wall_s for one in parts_then},
             turns_per_s=(turns_then - turns) / wall_s,
             intervals_ms=intervals_ms,
+            paces_ms={one.source: one.every_ms for one in sources},
         )
 
 
@@ -187,6 +192,14 @@ def _percent(values: Sequence[float]) -> str:
 def _lost(samples: Iterable[Sample]) -> str:
     total = sum((Counter(sample.lost) for sample in samples), Counter())
     return ", ".join(f"{count} at {hop}" for hop, count in total.items()) or "nothing"
+
+
+def _medians(found: Iterable[Mapping[str, float]]) -> str:
+    values: dict[str, list[float]] = defaultdict(list)
+    for one in found:
+        for name, value in one.items():
+            values[name].append(value)
+    return ", ".join(f"{n} {statistics.median(v):.0f}" for n, v in sorted(values.items()))
 
 
 def by_rate(program: Path, rounds: int, seconds: float) -> dict[str, list[Sample]]:
@@ -223,19 +236,14 @@ def by_size(program: Path, rounds: int, seconds: float) -> dict[str, list[Sample
             )
             samples[processes, threads].append(sample)
     print(f"\nreading the host's numbers every {_POLL_MS} ms or, beyond 1% of a CPU, more rarely:")
-    print("  CPU, and ms between two reads of what has changed, by the kind of number")
+    print("  CPU, and ms between two reads")
     for (processes, threads), found in samples.items():
         parts = [sum(s.parts[p] for p in ("host", "other threads")) for s in found]
         print(f"  {processes} processes of {threads + 1:3} threads: in the loop "
               f"{_percent([s.parts['host'] for s in found])}, with other threads "
               f"{_percent(parts)} of all {_percent([s.cpu for s in found])}")  # fmt: skip
-        gaps: dict[str, list[float]] = defaultdict(list)
-        for sample in found:
-            for kind, ms in sample.intervals_ms.items():
-                gaps[kind].append(ms)
-        print("      " + ", ".join(
-            f"{kind} {statistics.median(ms):.0f}" for kind, ms in sorted(gaps.items())
-        ))  # fmt: skip
+        print(f"      read every: {_medians([s.paces_ms for s in found])}")
+        print(f"      brought something every: {_medians([s.intervals_ms for s in found])}")
     return {f"{p} processes, {t} threads": found for (p, t), found in samples.items()}
 
 
