@@ -62,7 +62,8 @@ test-unit: venv native ## what runs anywhere, in seconds
 	@$(PY) -m pytest -m "not slow and not kernel and not engine and not system" $(PYTEST_ARGS)
 
 .PHONY: test-slow
-test-slow: venv native engine-venv old-engine-venv ## all tests, every engine profile, both engine versions
+test-slow: venv native engine-venv old-engine-venv ## all tests, every engine profile, both engine versions, other kernels
+	@scripts/qemu_packages.sh
 	@$(PY) -m pytest $(PYTEST_ARGS)
 	@GPUCORRELATE_ENGINE_VENV=$(abspath $(OLD_ENGINE_VENV)) $(PY) -m pytest -m engine tests/engine $(PYTEST_ARGS)
 

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Save what a machine of two NUMA nodes shows in /sys and /proc, for tests on any machine.
 
-``python -m scripts.capture_two_nodes KERNEL FOLDER`` boots a Linux kernel in QEMU (emulated,
-so no KVM is needed: 10 to 60 s) with two nodes, a display device on each, and a process whose
+``python -m scripts.capture_two_nodes [KERNEL FOLDER]`` boots a Linux kernel in QEMU (emulated,
+so no KVM is needed: 5 to 60 s) with two nodes, a display device on each, and a process whose
 memory and CPU are on different nodes; it then writes the files that the readers read under
 FOLDER, as they were, and a note of where they come from. Needs ``qemu-system-x86_64``, ``gcc``
-and ``cpio``, and a static busybox.
+and ``cpio``, and a static busybox (``scripts/qemu_packages.sh``).
 
-A kernel: ``apt-get download linux-image-6.1.0-...-cloud-amd64``, ``dpkg-deb -x``,
-``boot/vmlinuz-...``.
+Without arguments it takes Debian's 6.1, which it fetches, and writes what the unit tests read.
 """
 
 from __future__ import annotations
@@ -19,7 +18,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-_PROGRAM = Path(__file__).resolve().parents[1] / "tests" / "system" / "placed.c"
+from tests.qemu.kernels import ROOT, NoKernelError, kernel
+
+_PROGRAM = ROOT / "tests" / "system" / "placed.c"
+_SAVED = ROOT / "tests" / "unit" / "data" / "two_nodes"
+_SERIES = "6.1"
 _TIMEOUT_S = 240
 # Two threads of emulation have soft-locked older kernels; one never did.
 _MACHINE = """
@@ -74,8 +77,8 @@ _TOOLS = "sh mount test grep sleep cat echo readlink kill uname poweroff".split(
 
 def main() -> int:
     """Capture; the exit code."""
-    if len(sys.argv) != 3:
-        print("usage: python -m scripts.capture_two_nodes KERNEL FOLDER", file=sys.stderr)
+    if len(sys.argv) not in (1, 3):
+        print("usage: python -m scripts.capture_two_nodes [KERNEL FOLDER]", file=sys.stderr)
         return 2
     missing = [
         tool
@@ -85,9 +88,15 @@ def main() -> int:
     if missing:
         print(f"not installed: {', '.join(missing)}", file=sys.stderr)
         return 1
-    kernel, folder = Path(sys.argv[1]), Path(sys.argv[2])
+    try:
+        image, folder = (
+            map(Path, sys.argv[1:]) if sys.argv[1:] else (kernel(_SERIES).image, _SAVED)
+        )
+    except NoKernelError as error:
+        print(error, file=sys.stderr)
+        return 1
     with tempfile.TemporaryDirectory() as made:
-        said = _boot(kernel, Path(made))
+        said = _boot(image, Path(made))
     if "@END" not in said:
         print(f"the machine did not get to its end:\n{said[-2000:]}", file=sys.stderr)
         return 1
@@ -96,10 +105,10 @@ def main() -> int:
     return 0
 
 
-def _boot(kernel: Path, made: Path) -> str:
+def _boot(image: Path, made: Path) -> str:
     """What the machine wrote to its second serial line."""
     said = made / "said"
-    command = [*_MACHINE.split(), "-kernel", str(kernel), "-initrd", str(_ramdisk(made))]
+    command = [*_MACHINE.split(), "-kernel", str(image), "-initrd", str(_ramdisk(made))]
     command += ["-append", "console=ttyS0 quiet panic=-1"]
     command += ["-serial", f"file:{made / 'console'}", "-serial", f"file:{said}"]
     subprocess.run(command, check=True, timeout=_TIMEOUT_S, stdin=subprocess.DEVNULL)

@@ -138,7 +138,8 @@ def test_reads_are_counted_by_device_and_a_limit_on_them_is_pressure() -> None:
     path.unlink()
     for subject in (f"{OUTER} dev:{device}", f"{INNER} dev:{device}"):
         read = last["io.stat.rbytes", subject] - first.get(("io.stat.rbytes", subject), 0)
-        assert 16 * MIB <= read < 20 * MIB
+        # Some pages of it may have stayed in memory all the same.
+        assert 15 * MIB <= read < 20 * MIB
         assert last["io.stat.rios", subject] > first.get(("io.stat.rios", subject), 0)
     stood_ns = grown(first, last, "io.pressure.some.total", INNER)
     # 16 MiB at 4 MiB a second: most of it is standing still.

@@ -16,6 +16,7 @@ import pytest
 from gpucorrelate.probes.ebpf.tracer import Tracer
 from gpucorrelate.probes.wire.schema import FaultFlag, FdKind, TaskEvent, WaitFlag, WaitKind
 from tests.kernel.observe import Seen, observed
+from tests.kernel.scenarios import WAIT_S
 from tests.qemu.inside.kit import BUSY, CGROUPS, cgroups, child
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from tests.kernel.observe import Row
 
+_TRIES, _MADE_PART = 4, 0.5
 NR_READ, NR_WRITE, NR_FUTEX = 0, 1, 202
 
 
@@ -34,14 +36,19 @@ def tracer() -> Iterator[Tracer]:
     made.stop()
 
 
-def longest(seen: Seen, truth: dict[str, Any], kind: WaitKind) -> Row:
-    """The longest wait of a kind, which is most of what was made."""
-    found = seen.waits(truth, wait_kind=kind)
-    assert found, seen.waits(truth)
-    row = max(found, key=lambda one: one.length)
-    assert row.length > 0.5 * (truth["end"] - truth["start"])
-    assert not row.flags & (WaitFlag.OPEN | WaitFlag.START_UNKNOWN)
-    return row
+def longest(
+    tracer: Tracer, kind: WaitKind, name: str, *arguments: object
+) -> tuple[dict[str, Any], Row]:
+    """Play a scenario; what it did, and its longest wait of a kind, most of what was made."""
+    for _ in range(_TRIES):
+        truth, seen = observed(tracer, name, *arguments)
+        found = seen.waits(truth, wait_kind=kind)
+        row = max(found, key=lambda one: one.length, default=None)
+        # The waiter may get its turn when the other has long been through.
+        if row is not None and row.length > _MADE_PART * WAIT_S * 1e9:
+            assert not row.flags & (WaitFlag.OPEN | WaitFlag.START_UNKNOWN)
+            return truth, row
+    raise AssertionError(f"no wait of that length in {_TRIES} tries: {seen.waits(truth)}")
 
 
 @pytest.mark.parametrize(
@@ -62,18 +69,14 @@ def longest(seen: Seen, truth: dict[str, Any], kind: WaitKind) -> Row:
 def test_a_wait_and_who_ended_it(
     tracer: Tracer, name: str, kind: WaitKind, waker_syscall: int
 ) -> None:
-    truth, seen = observed(tracer, name)
-    row = longest(seen, truth, kind)
+    truth, row = longest(tracer, kind, name)
     assert (row.waker_tid, row.waker_tgid) == (truth["waker"], truth["waker_tgid"])
     assert row.waker_syscall == waker_syscall
     assert row.start_ns <= row.wake_ns <= row.end_ns
 
 
 def test_a_sleep_is_ended_by_a_timer(tracer: Tracer) -> None:
-    rows = []
-    for cpu in (0, 1, 0, 1):
-        truth, seen = observed(tracer, "nanosleep", cpu)
-        rows.append(longest(seen, truth, WaitKind.SLEEP))
+    rows = [longest(tracer, WaitKind.SLEEP, "nanosleep", cpu)[1] for cpu in (0, 1, 0, 1)]
     told = [row for row in rows if row.wake_ns]
     assert told
     assert all(row.flags & WaitFlag.WAKE_TIMER for row in told)
@@ -84,7 +87,7 @@ def slow_disk() -> Iterator[None]:
     """Reads take long: an emulated disk may answer before anybody has gone to sleep."""
     number = Path("/var/tmp").stat().st_dev
     with cgroups("slow") as (slow,):
-        (slow / "io.max").write_text(f"{os.major(number)}:{os.minor(number)} riops=100")
+        (slow / "io.max").write_text(f"{os.major(number)}:{os.minor(number)} riops=20")
         (slow / "cgroup.procs").write_text(str(os.getpid()))
         try:
             yield
@@ -104,7 +107,14 @@ def test_a_cold_page_is_a_major_fault_with_its_file(tracer: Tracer) -> None:
         named = "fault_file" in tracer.stats().programs
         assert bool(row.flags & FaultFlag.FILE) == named
         assert row.inode == (truth["inode"] if named else 0)
-    assert seen.get("wait", tid=truth["tid"], wait_kind=WaitKind.FAULT), "it slept in one"
+        slept = [
+            one
+            for one in seen.waits(made | {"tid": truth["tid"]}, wait_kind=WaitKind.FAULT)
+            if one.arg == address
+        ]
+        assert bool(slept) == bool(made["slept"])
+        assert row.block_ns >= sum(one.length for one in slept)
+    assert any(made["slept"] for made in truth["faults"])
 
 
 def test_the_first_touch_of_a_page_is_a_minor_fault(tracer: Tracer) -> None:
