@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from gpucorrelate.probes.ebpf import bcc
 from tests.engine.server import missing_engine
@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
 # No test asserts an absolute time: an example that takes long says that the machine is busy.
-settings.register_profile("gpucorrelate", deadline=None)
+settings.register_profile(
+    "gpucorrelate", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("gpucorrelate")
 
 ROOT = Path(__file__).resolve().parents[1]
