@@ -23,7 +23,8 @@ static __always_inline __u32 ns_id_at(struct task_struct *task, __u32 level)
 	if (!level)
 		return task->pid;
 	entry = (char *)pid + bpf_core_field_offset(struct pid, numbers);
-	entry += level * bpf_core_type_size(struct upid);
+	/* The mask changes nothing: Linux 6.1 forgets every bound at a multiplication. */
+	entry += (level * bpf_core_type_size(struct upid)) & 0xfff;
 	entry += bpf_core_field_offset(struct upid, nr);
 	if (bpf_probe_read_kernel(&nr, sizeof(nr), entry))
 		count(GPC_CPU_FAIL_READ);
