@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, cast
 
 from gpucorrelate.cli.output import note, whole_file
+from gpucorrelate.cli.profile import must_be_of_a_profile
 from gpucorrelate.cli.saving import whole_recording
 from gpucorrelate.cli.select import window
 from gpucorrelate.correlator.report import flame, units
@@ -136,14 +137,7 @@ def _slowest(count: int, what: str) -> str:
 
 def _of_profile(run: Run, want: Wanted) -> _Chosen:
     devices = run.devices
-    if want.since or want.until:
-        raise UsageError("--since and --until do not go with a profile: it has steps")
-    if want.request_id is not None:
-        raise NotFoundError(
-            "a profile has steps and no requests", hint="see: gpucorrelate report --slowest 1"
-        )
-    if not devices.ledger.gpu_records:
-        raise NotFoundError("this trace holds no device activity")
+    must_be_of_a_profile(run, want)
     if want.step is not None:
         at = devices.find(want.step, want.process)
         return _Chosen(f"step {want.step}", profile_steps=(at,))

@@ -18,6 +18,23 @@ if TYPE_CHECKING:
     from gpucorrelate.correlator.report.device_values import DeviceStepRow
 
 
+def must_be_of_a_profile(run: Run, want: Wanted) -> None:
+    """Refuse what a profile does not have.
+
+    Raises:
+        UsageError: times were given, by which requests are chosen.
+        NotFoundError: a request is wanted, or there is no device activity.
+    """
+    if want.since or want.until:
+        raise UsageError("--since and --until do not go with a profile: it has steps")
+    if want.request_id is not None:
+        raise NotFoundError(
+            "a profile has steps and no requests", hint="see: gpucorrelate report --slowest 1"
+        )
+    if not run.devices.ledger.gpu_records:
+        raise NotFoundError("this trace holds no device activity")
+
+
 def write(run: Run, want: Wanted, form: str, look: Look, out: IO[str]) -> None:
     """Writes what is wanted of a profile.
 
@@ -25,14 +42,7 @@ def write(run: Run, want: Wanted, form: str, look: Look, out: IO[str]) -> None:
         NotFoundError: it has no requests, no such step, or no device activity.
     """
     devices = run.devices
-    if want.since or want.until:
-        raise UsageError("--since and --until do not go with a profile: it has steps")
-    if want.request_id is not None:
-        raise NotFoundError(
-            "a profile has steps and no requests", hint="see: gpucorrelate report --slowest 1"
-        )
-    if not devices.ledger.gpu_records:
-        raise NotFoundError("this trace holds no device activity")
+    must_be_of_a_profile(run, want)
     if want.step is not None:
         chosen = [devices.find(want.step, want.process)]
     elif want.slowest is not None:
