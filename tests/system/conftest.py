@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.system.faults_kit import Engine
 from tests.system.machine import Machine, why_not
 from tests.system.service_kit import DROP_IN, UNIT, USERS, WAITER, is_active
-from tests.unit.daemon_kit import ROOT
+from tests.unit.daemon_kit import ROOT, Yard
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from tests.unit.daemon_kit import DaemonProcess
 
 
 def make(*arguments: str) -> str:
@@ -31,6 +34,26 @@ def make(*arguments: str) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+@pytest.fixture
+def yard() -> Iterator[Yard]:
+    made = Yard()
+    yield made
+    made.clear()
+
+
+@pytest.fixture
+def engine_of() -> Iterator[Callable[[DaemonProcess], Engine]]:
+    made: list[Engine] = []
+
+    def make(daemon: DaemonProcess) -> Engine:
+        made.append(Engine(daemon))
+        return made[-1]
+
+    yield make
+    for engine in made:
+        engine.kill()
 
 
 @pytest.fixture(scope="session")

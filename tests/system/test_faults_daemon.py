@@ -23,29 +23,9 @@ from tests.unit.daemon_kit import Yard, recorded_at, wait_for
 from tests.unit.test_ingest_peers import resident_kib
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from tests.unit.daemon_kit import DaemonProcess
-
-
-@pytest.fixture
-def yard() -> Iterator[Yard]:
-    made = Yard()
-    yield made
-    made.clear()
-
-
-@pytest.fixture
-def engine_of() -> Iterator[Callable[[DaemonProcess], Engine]]:
-    made: list[Engine] = []
-
-    def make(daemon: DaemonProcess) -> Engine:
-        made.append(Engine(daemon))
-        return made[-1]
-
-    yield make
-    for engine in made:
-        engine.kill()
 
 
 @pytest.mark.parametrize("stopped_s", [3, pytest.param(60, marks=pytest.mark.slow)])

@@ -20,32 +20,12 @@ from tests.system.faults_kit import Engine, all_told, disk, needs_root, numbers
 from tests.unit.daemon_kit import Yard, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from tests.unit.daemon_kit import DaemonProcess
 
 HERE = Path(__file__).parent
 DAY_S = 86_400
-
-
-@pytest.fixture
-def yard() -> Iterator[Yard]:
-    made = Yard()
-    yield made
-    made.clear()
-
-
-@pytest.fixture
-def engine_of() -> Iterator[Callable[[DaemonProcess], Engine]]:
-    made: list[Engine] = []
-
-    def make(daemon: DaemonProcess) -> Engine:
-        made.append(Engine(daemon))
-        return made[-1]
-
-    yield make
-    for engine in made:
-        engine.kill()
 
 
 # Disks. One that is full has its tests in tests/unit/test_store_segments.py.
