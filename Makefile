@@ -32,7 +32,7 @@ $(VENV)/.ready: pyproject.toml setup.py scripts/venv.sh | packages
 venv: $(VENV)/.ready ## the development environment
 
 # setup.py knows how; make only knows when.
-NATIVE_SOURCES := $(wildcard probes/ebpf/*.bpf.c probes/ebpf/*.h probes/ebpf/build.py correlator/native/*.[ch] probes/importers/native/*.[ch] probes/agents/native/*.[ch])
+NATIVE_SOURCES := $(wildcard probes/ebpf/*.bpf.c probes/ebpf/*.h probes/ebpf/build.py correlator/native/*.[ch] probes/importers/native/*.[ch] probes/agents/native/*.[ch] probes/agents/cupti/native/*.[ch])
 .cache/native: $(NATIVE_SOURCES) setup.py $(VENV)/.ready
 	@mkdir -p .cache
 	@$(PY) setup.py -q build_native --inplace
@@ -83,10 +83,18 @@ fuzz: venv native ## look for inputs that break a promise, FUZZ_S seconds a targ
 lint: venv native ## format, lint, types, import contracts, generated files
 	@scripts/lint.sh $(VENV)
 
+.PHONY: docs
+docs: venv ## the documentation as a site in site/, links and navigation checked
+	@$(PY) -m scripts.docs_commands --check
+	@$(PY) -m scripts.docs_messages --check
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+
 .PHONY: gen
 gen: venv ## regenerate the C header, docs/events.md and the default settings from the code
 	@$(PY) -m gpucorrelate.probes.wire.cgen
 	@$(PY) -m gpucorrelate.daemon.configkeys >systemd/config.toml
+	@$(PY) -m scripts.docs_commands
+	@$(PY) -m scripts.docs_messages
 
 .PHONY: bench
 bench: venv native engine-venv ## throughput and overhead, beside other tools in the same run

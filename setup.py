@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compile what is not Python while a wheel or an editable install is built.
 
-Four things: the BPF objects, from ``probes/ebpf/*.bpf.c``; the correlator's C core and the
-importers' scanner of events, plain shared objects that ctypes loads; and the fast paths of the
+The BPF objects, from ``probes/ebpf/*.bpf.c``; the correlator's C core, the importers' scanner of
+events and the GPU agent's shim, plain shared objects that ctypes loads; and the fast paths of the
 agent's hooks, which use Python's stable ABI alone. So one wheel per platform serves every Python
 from 3.10. All metadata is in pyproject.toml.
 
@@ -31,10 +31,12 @@ EBPF = Path("gpucorrelate/probes/ebpf")
 NATIVE = Path("gpucorrelate/correlator/native")
 EVENTS = Path("gpucorrelate/probes/importers/native")
 HOT = Path("gpucorrelate/probes/agents/native")
+CUPTI = Path("gpucorrelate/probes/agents/cupti/native")
 CFLAGS = ("-Wall", "-Wextra", "-Werror", "-shared", "-fPIC")
 #: A hook's code is cold whenever it runs: what it costs is its size.
 HOT_CFLAGS = ("-Os", "-fvisibility=hidden", "-fno-plt")
 EVENTS_CFLAGS = ("-O3", "-std=c11")
+CUPTI_CFLAGS = ("-O2", "-std=c11", "-fvisibility=hidden", "-pthread")
 
 
 def _tool(env: str, default: str, package: str) -> list[str]:
@@ -78,6 +80,7 @@ class BuildNative(Command):
         return [
             (NATIVE, self._target(NATIVE) / "_walk.so", ("-O2",)),
             (EVENTS, self._target(EVENTS) / "_events.so", EVENTS_CFLAGS),
+            (CUPTI, self._target(CUPTI.parent) / "_cupti.so", CUPTI_CFLAGS),
             (HOT, self._target(HOT.parent) / "_hot.abi3.so", (*HOT_CFLAGS, f"-I{headers}")),
         ]
 
@@ -113,7 +116,7 @@ class BuildNative(Command):
 
     def get_source_files(self) -> list[str]:
         """What an sdist must carry for this command."""
-        folders = (EBPF, NATIVE, EVENTS, HOT)
+        folders = (EBPF, NATIVE, EVENTS, HOT, CUPTI)
         return sorted(str(path) for folder in folders for path in folder.glob("*.[ch]"))
 
     def get_outputs(self) -> list[str]:

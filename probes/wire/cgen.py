@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write what must agree with the schema: the C header of the BPF programs and the event list.
+"""Write what must agree with the schema: C headers and the event list.
 
-``python -m gpucorrelate.probes.wire.cgen`` writes both files; ``--check`` writes nothing and
+The BPF programs have a record of their own, the GPU agent writes columns of kinds as they are.
+``python -m gpucorrelate.probes.wire.cgen`` writes all files; ``--check`` writes nothing and
 fails when one of them is not what the schema says.
 """
 
@@ -17,6 +18,7 @@ from gpucorrelate.probes.wire import schema
 
 PROBES = Path(__file__).resolve().parents[1]
 HEADER_PATH = PROBES / "ebpf" / "events.gen.h"
+COLUMNS_PATH = PROBES / "agents" / "cupti" / "native" / "columns.gen.h"
 DOCS_PATH = PROBES.parent / "docs" / "events.md"
 
 #: Schema type -> C type of a record's field. Records carry no strings.
@@ -32,6 +34,17 @@ C_ENUMS: tuple[tuple[type[enum.IntEnum] | type[enum.IntFlag], str], ...] = (
     (schema.FaultFlag, "GPC_FF"),
     (schema.TaskEvent, "GPC_TASK"),
 )
+
+#: The kinds whose columns the GPU agent writes, and the enums it writes into them.
+C_KINDS = ("cuda_api", "gpu_op", "gpu_sync", "clock_pair")
+C_KIND_ENUMS: tuple[tuple[type[enum.IntEnum], str], ...] = (
+    (schema.ApiKind, "GCU_API"),
+    (schema.GpuOpKind, "GCU_OP"),
+    (schema.CopyKind, "GCU_COPY"),
+)
+#: Schema type -> C type of a column's value.
+COLUMN_C_TYPES = {"u8": "uint8_t", "u16": "uint16_t", "u32": "uint32_t", "u64": "uint64_t",
+                  "i16": "int16_t", "i64": "int64_t", "str": "uint32_t"}  # fmt: skip
 
 _SPDX_C = "/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */"
 
@@ -70,6 +83,28 @@ def c_header() -> str:
         "#endif",
         "",
     ]
+    return "\n".join(parts)
+
+
+def columns_header() -> str:
+    """The text of ``columns.gen.h``: each kind's columns, in order, as a list to be expanded."""
+    parts = [
+        "/* SPDX-License-Identifier: Apache-2.0 */",
+        "/* Made from probes/wire/schema.py by probes/wire/cgen.py: edit that and run it. */",
+        "#ifndef GCU_COLUMNS_GEN_H",
+        "#define GCU_COLUMNS_GEN_H",
+        "",
+    ]
+    for members, prefix in C_KIND_ENUMS:
+        parts += [c_enum(members, prefix), ""]
+    kinds = [schema.BY_NAME[name] for name in C_KINDS]
+    parts += ["/* X(TYPE, NAME) for every column. */"]
+    for kind in kinds:
+        columns = [f"X({COLUMN_C_TYPES[c.ctype]}, {c.name})" for c in kind.columns]
+        parts += [" \\\n\t".join([f"#define GCU_{kind.name.upper()}(X)", *columns]), ""]
+    parts += ["/* X(NAME, COLUMNS) for every kind; a kind's number here is its place. */"]
+    rows = [f"X({kind.name}, GCU_{kind.name.upper()})" for kind in kinds]
+    parts += [" \\\n\t".join(["#define GCU_KINDS(X)", *rows]), "", "#endif", ""]
     return "\n".join(parts)
 
 
@@ -136,7 +171,11 @@ def event_docs() -> str:
 
 def files() -> tuple[tuple[Path, str], ...]:
     """Every generated file with the text it should have."""
-    return ((HEADER_PATH, c_header()), (DOCS_PATH, event_docs()))
+    return (
+        (HEADER_PATH, c_header()),
+        (COLUMNS_PATH, columns_header()),
+        (DOCS_PATH, event_docs()),
+    )
 
 
 def stale(expected: tuple[tuple[Path, str], ...]) -> list[Path]:
