@@ -6,18 +6,23 @@ from __future__ import annotations
 import click
 
 import gpucorrelate
+from gpucorrelate.cli import completion
 from gpucorrelate.cli.attach import attach
 from gpucorrelate.cli.check import check
 from gpucorrelate.cli.compare import compare
 from gpucorrelate.cli.daemon import daemon
 from gpucorrelate.cli.detach import detach
+from gpucorrelate.cli.export import export
 from gpucorrelate.cli.importing import import_
 from gpucorrelate.cli.record import record
 from gpucorrelate.cli.report import report
 from gpucorrelate.cli.requests import requests
+from gpucorrelate.cli.save import save
+from gpucorrelate.cli.sql import sql
 from gpucorrelate.cli.status import status
 from gpucorrelate.cli.steps import steps
 from gpucorrelate.cli.tables import tables
+from gpucorrelate.cli.top import top
 from gpucorrelate.cli.verify import verify
 from gpucorrelate.probes.wire.errors import UsageError
 
@@ -81,8 +86,8 @@ def cli() -> None:
 
 
 for command in (
-    check, verify, daemon, attach, detach, status, requests, steps, report, tables, compare,
-    record, import_,
+    check, verify, daemon, attach, detach, status, top, requests, steps, report, tables, compare,
+    record, import_, save, sql, export,
 ):  # fmt: skip
     cli.add_command(command)
 
@@ -96,6 +101,7 @@ def invoke(args: list[str]) -> int:
     Raises:
         GpucorrelateError: anything the user should read.
     """
+    completion.prepare(cli)
     try:
         code = cli.main(args=args, prog_name=PROGRAM, standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as exc:

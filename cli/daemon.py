@@ -76,6 +76,17 @@ _RING_KIB = click.IntRange(64, 1 << 20)
 @click.option("--no-ebpf", is_flag=True, help="No kernel probes: requests and steps only.")
 @click.option("--require-ebpf", is_flag=True, help="Refuse to run without the kernel probes.")
 @click.option("--keep-privileges", is_flag=True, help="Keep root's privileges once set up.")
+@click.option(
+    "--metrics",
+    metavar="ADDRESS:PORT",
+    help="Serve the daemon's own numbers to Prometheus, as /metrics. [default: not at all]",
+)
+@click.option("--metrics-remote", is_flag=True, help="Allow one that other machines can reach.")
+@click.option(
+    "--metrics-requests",
+    is_flag=True,
+    help="Have requests' phases and what held them up in it: 10% of a CPU more at most.",
+)
 @click.option("--no-resume", is_flag=True, help="Do not take up sessions that were running.")
 def daemon(**given: object) -> int:
     """Run the daemon in the foreground: kernel probes and recordings.

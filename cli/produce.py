@@ -41,7 +41,7 @@ def is_folder(path: str) -> bool:
     return path.endswith(os.sep) or Path(path).is_dir()
 
 
-def _requests(run: Run, want: Wanted) -> Iterator[RequestReport]:
+def requests_of(run: Run, want: Wanted) -> Iterator[RequestReport]:
     """The reports wanted, made one after another.
 
     Raises:
@@ -80,9 +80,9 @@ def write(run: Run, want: Wanted, form: str, look: Look, out: IO[str]) -> None:
         return
     options = text_options(look, out)
     if want.everything:
-        json.write_lines(map(json.request_to_dict, _requests(run, want)), out)
+        json.write_lines(map(json.request_to_dict, requests_of(run, want)), out)
     elif want.slowest is not None:
-        _write_slowest(_requests(run, want), form, look, out)
+        _write_slowest(requests_of(run, want), form, look, out)
     elif want.request_id is not None:
         found = run.request(want.request_id)
         if form == JSON:
@@ -154,7 +154,7 @@ def write_folder(run: Run, want: Wanted, folder: Path) -> None:
     """
     if run.is_profile:
         raise UsageError("a profile's report is one document", hint="name a file, not a folder")
-    found = _requests(run, want)
+    found = requests_of(run, want)
     inside = folder / "requests"
     inside.mkdir(parents=True, exist_ok=True)
     seen: dict[str, int] = {}

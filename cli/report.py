@@ -28,6 +28,8 @@ from gpucorrelate.cli.options import (
 
 #: For other people's viewers; what they hold is in ``cli.drawing``, which needs more to import.
 _DRAWN = ("perfetto", "folded", "speedscope")
+#: A page; how it is made is in ``cli.page``.
+_HTML = "html"
 
 
 @click.command(
@@ -38,6 +40,7 @@ _DRAWN = ("perfetto", "folded", "speedscope")
         "gpucorrelate report --request chatcmpl-8f3a bad.gpcf",
         "gpucorrelate report --step 58 --format json | jq '.waits[0]'",
         "gpucorrelate report --all -o reports/ bad.gpcf",
+        "gpucorrelate report --format html -o bad.html bad.gpcf",
         "gpucorrelate report --slowest 1 --format perfetto -o slow.pftrace bad.gpcf",
         "gpucorrelate report --format folded bad.gpcf | flamegraph.pl > why.svg",
     ),
@@ -75,11 +78,12 @@ _DRAWN = ("perfetto", "folded", "speedscope")
 @click.option(
     "--format",
     "form",
-    type=click.Choice([TEXT, JSON, *_DRAWN]),
+    type=click.Choice([TEXT, JSON, _HTML, *_DRAWN]),
     default=TEXT,
     show_default=True,
     help="json: integer nanoseconds, null for what is unknown; lists are one document a line. "
-    "perfetto: threads, GPU streams, steps and requests in time, for ui.perfetto.dev. folded, "
+    "html: a page to look at, one file. perfetto: threads, GPU streams, steps and requests in "
+    "time, for ui.perfetto.dev. folded, "
     "speedscope: flame graphs of critical-path time.",
 )
 @strict_option
@@ -112,6 +116,9 @@ def report(
     session is read, or that of --session. A profile that was imported has no requests: its
     report is of its steps and devices. Exits with 3 when there is nothing to report.
 
+    A page (html) is one file that loads nothing: of the whole recording with all its requests
+    and its slowest steps to open, or of what is chosen.
+
     A Perfetto trace is of the whole recording, of the time since --since and until --until, or
     of the time around what is chosen. It is binary, so it goes to a file (compressed where its
     name ends in .gz) or into a pipe; the package perfetto must be installed. Flame graphs are of
@@ -143,6 +150,10 @@ def report(
         from gpucorrelate.cli import drawing
 
         drawing.check(form, want, output)
+    if form == _HTML:
+        from gpucorrelate.cli import page
+
+        page.check(want, output)
     folder = everything and output is not None and produce.is_folder(output)
     if output is not None and output != "-" and not folder:
         check_place(Path(output))
@@ -150,6 +161,8 @@ def report(
     form = JSON if everything else form
     if drawn:
         drawing.write(run, want, form, output)
+    elif form == _HTML:
+        page.write(run, want, output)
     elif output is None or output == "-":
         produce.write(run, want, form, look, sys.stdout)
     elif folder:

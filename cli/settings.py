@@ -28,6 +28,9 @@ _AS_IS = {
     "yields": "yields",
     "backend": "backend",
     "log_level": "log_level",
+    "metrics": "metrics.listen",
+    "metrics_remote": "metrics.remote",
+    "metrics_requests": "metrics.requests",
 }
 _SIZES = {
     "session_max_mib": ("session_max_bytes", MIB),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from typing import IO, TYPE_CHECKING
 
+from gpucorrelate.cli.view_overhead import render_overhead
 from gpucorrelate.cli.view_sources import render_polling, render_sources
 from gpucorrelate.correlator.report.page import BAD, DIM, GOOD, HEAD, Page, TextOptions
 from gpucorrelate.correlator.report.units import plural
@@ -32,7 +33,7 @@ def render_status(status: DaemonStatus, out: IO[str], options: TextOptions) -> N
     )
     if status.privileges:
         page.worded("privileges", status.privileges)
-    for warning in status.warnings:
+    for warning in (*status.warnings, *status.behind):
         page.worded("WARNING", warning, style=BAD)
     page.heading("sessions", "" if status.sessions else "none: gpucorrelate attach --pid PID")
     for session in status.sessions:
@@ -44,6 +45,7 @@ def render_status(status: DaemonStatus, out: IO[str], options: TextOptions) -> N
         style = _STATE_STYLE.get(one.state, "")
         page.line(f"  {one.source:<20} ", (f"{one.state:<8} ", style), one.reason)
     _counters(page, status)
+    render_overhead(page, status)
 
 
 def _session(page: Page, one: SessionInfo) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from gpucorrelate.correlator import device_words
 from gpucorrelate.correlator.context import OF_CGROUP, HostContext
+from gpucorrelate.correlator.guessed_roles import guessed_roles
 from gpucorrelate.correlator.report.values import (
     Actor,
     Category,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from gpucorrelate.correlator.requests import Cut
     from gpucorrelate.correlator.states import States
     from gpucorrelate.correlator.steps import Steps
+    from gpucorrelate.probes.wire.roles import GuessedRole
 
 _EVIDENCE_WAIT, _EVIDENCE_QUEUE, _EVIDENCE_FAULT, _EVIDENCE_GPU, _EVIDENCE_SYNC = 1, 2, 3, 4, 5
 _EVIDENCE_LOST = 6
@@ -126,6 +128,10 @@ class Describer:
         }
 
     @cached_property
+    def _guessed(self) -> dict[int, GuessedRole]:
+        return guessed_roles(self._s.capture)
+
+    @cached_property
     def _comms(self) -> dict[int, str]:
         rows = self._s.capture.table("task")
         return {
@@ -170,9 +176,15 @@ class Describer:
             name = ""
         target = _THREAD_OF.fullmatch(name)
         name = target.group(1) if target else name
+        comm = "" if tid == tgid else self._comms.get(tid, "")
+        guess = self._guessed.get(tid)
+        if guess is not None:
+            role = guess.role
+            # The kernel's name of most threads is their process's, which says less than a guess.
+            comm = "" if comm == self._comms.get(tgid) else comm
         return Actor(
-            tid, tgid, role, name or ("" if tid == tgid else self._comms.get(tid, "")), process,
-            traced=bool(threads.traced[thread]),
+            tid, tgid, role, name or comm, process, traced=bool(threads.traced[thread]),
+            role_by=guess.basis if guess is not None else "",
         )  # fmt: skip
 
     def stranger(self, tid: int, tgid: int) -> Actor | None:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpucorrelate.correlator import context_rules as rules
+from gpucorrelate.correlator.guessed_roles import guessed_roles
 from gpucorrelate.correlator.report.context_values import ContextChange, ContextState
 from gpucorrelate.correlator.search import grouped, last_at_most
+from gpucorrelate.probes.wire.roles import ROLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpucorrelate.correlator.capture import Capture, Table
+    from gpucorrelate.probes.wire.roles import GuessedRole
 
     I64 = NDArray[np.int64]
 
@@ -36,6 +39,7 @@ class Changes:
     def __init__(
         self, capture: Capture, label: Callable[[str], str], ran_on: frozenset[int]
     ) -> None:
+        self._capture = capture
         self._strings = capture.strings
         self._label = label
         rows = capture.table("change")
@@ -56,6 +60,8 @@ class Changes:
         found = []
         for i in some.tolist():
             subject, what, before, after = self._texts(i)
+            if what == ROLE:
+                continue  # a thread that is renamed does the same as before
             found.append(
                 ContextChange(
                     int(t[i]), int(since[i]), subject, what, before, after,
@@ -69,6 +75,8 @@ class Changes:
         found = []
         for i in self._latest(end_ns).tolist():
             subject, what, _, value = self._texts(i)
+            if what == ROLE:
+                value = self._role(subject) if concerns(subject) else ""
             if value:
                 found.append(
                     ContextState(
@@ -100,6 +108,16 @@ class Changes:
             elif since_ns <= end_ns:
                 others |= {before, after}
         return {path for path in (*found.values(), *others) if path}
+
+    def _role(self, subject: str) -> str:
+        """What a thread seems to be there for; empty where its process says it."""
+        tid = subject.removeprefix("tid:")
+        guess = self._roles.get(int(tid)) if tid.isdecimal() else None
+        return guess.text if guess is not None else ""
+
+    @cached_property
+    def _roles(self) -> dict[int, GuessedRole]:
+        return guessed_roles(self._capture)
 
     def _texts(self, i: int) -> tuple[str, str, str, str]:
         subject, what, before, after = (self._strings[int(self._rows[c][i])] for c in _COLUMNS)

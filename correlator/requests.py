@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpucorrelate.correlator import handovers
-from gpucorrelate.correlator.report.values import PhaseName
+from gpucorrelate.correlator.report.values import PhaseName, TraceContext
 from gpucorrelate.probes.wire.schema import Anchor, StepStatus, TokenPlace
 
 if TYPE_CHECKING:
@@ -102,6 +102,9 @@ class Request:
     first_token_ns: int | None
     http: bool
     checks: tuple[tuple[TokenPlace, int, int, str], ...]
+    path: str = ""
+    http_status: int | None = None
+    trace: TraceContext | None = None
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -152,6 +155,7 @@ class _Sources:
     sent: dict[int, Handover]  # step -> its outputs were ready to be sent to the frontend
     unread: dict[tuple[int, int], list[Turn]]  # exchange -> when its client did not read
     fatal: Fatal | None  # the engine core ended with that
+    traces: dict[tuple[int, int], TraceContext]  # by stream and exchange, or by 0 and request
 
 
 _ANCHORS = {int(a): a for a in Anchor}
@@ -284,7 +288,21 @@ def _collect(capture: Capture, steps: Steps, sets: Rowsets) -> _Sources:
         handovers.sent(capture, steps),
         handovers.unread(capture, _long_chunks(http)),
         _fatal(capture, steps),
+        _traces(capture),
     )
+
+
+def _traces(capture: Capture) -> dict[tuple[int, int], TraceContext]:
+    """The traces of callers, by stream and exchange; by 0 and request where there is none."""
+    rows = capture.table("trace_context")
+    columns = ("stream", "request", "http", "trace_high", "trace_low", "parent", "flags")
+    return {
+        (0, rid) if rid else (stream, http): TraceContext(high << 64 | low, parent, flags)
+        for stream, rid, http, high, low, parent, flags in zip(
+            *(rows[column].tolist() for column in columns), strict=True
+        )
+        if (high or low) and parent
+    }
 
 
 def _steps_by_request(steps: Steps, sets: Rowsets) -> dict[int, list[tuple[int, int, int]]]:
@@ -415,6 +433,9 @@ def _request(
         first_token_ns=first_token,
         http=bool(web),
         checks=tuple(checks),
+        path=first[Anchor.RECEIVED].detail.partition(" ")[0] if Anchor.RECEIVED in first else "",
+        http_status=first[Anchor.LAST_BYTE].value or None if Anchor.LAST_BYTE in first else None,
+        trace=sources.traces.get(exchange or (0, rid)),
     )
 
 

@@ -8,6 +8,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpucorrelate.daemon import metrics_address
 from gpucorrelate.probes.ebpf.values import BACKENDS as BACKENDS
 from gpucorrelate.probes.wire.errors import UsageError
 
@@ -75,6 +76,28 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class MetricsConfig:
+    """Whether and where the daemon's own numbers are served to Prometheus.
+
+    Attributes:
+        listen: Address and port, at which any user of this machine can read ``/metrics``; the
+            package prometheus_client must be installed. Empty: they are served nowhere.
+        remote: Allow an address that other machines can reach. Nothing is encrypted, and nobody is
+            asked for a password; the service's sandbox must allow it too.
+        requests: Serve histograms of the requests of all sessions too: how long they took, their
+            phases and what held them up, by model. A process of its own explains them, for 10% of
+            a CPU at most and some 200 MB of memory; busy engines' requests by sample.
+        exemplars: Have those histograms name a request in each bucket, by the id that its client
+            gave it, for scrapers that ask for OpenMetrics.
+    """
+
+    listen: str = ""
+    remote: bool = False
+    requests: bool = False
+    exemplars: bool = True
+
+
+@dataclass(frozen=True)
 class DaemonConfig:
     """The daemon's settings.
 
@@ -115,6 +138,7 @@ class DaemonConfig:
         log_level: What the log tells: this and what is worse; ``debug``, ``info``, ``warning``
             or ``error``.
         limits: See ``Limits``.
+        metrics: See ``MetricsConfig``.
     """
 
     runtime_dir: Path = RUNTIME_DIR
@@ -144,6 +168,7 @@ class DaemonConfig:
     resume: bool = True
     log_level: str = "info"
     limits: Limits = field(default_factory=Limits)
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
 
     def __post_init__(self) -> None:
         """Refuse settings that contradict each other.
@@ -160,6 +185,7 @@ class DaemonConfig:
         if not 1 <= self.tick_ms <= 1000:
             raise UsageError("tick must be from 1 to 1000 ms")
         self._check_polling()
+        metrics_address.check(self.metrics.listen, remote=self.metrics.remote)
         if self.total_max_bytes > MAX_TOTAL_BYTES:
             raise UsageError(f"the limit on all recordings is above {MAX_TOTAL_BYTES} bytes")
         if not 0 < self.ring_bytes <= GIB:

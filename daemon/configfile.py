@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The daemon's settings file, ``/etc/gpucorrelate/config.toml``: read and checked.
 
-Its keys are the fields of ``DaemonConfig``, and in the table ``limits`` those of ``Limits``. What
+Its keys are the fields of ``DaemonConfig``, and in the tables those of ``configkeys.TABLES``. What
 is wrong is told with its line, and with what is allowed there.
 """
 
@@ -14,12 +14,21 @@ import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import tomllib
 
-from gpucorrelate.daemon.config import DaemonConfig, Limits
-from gpucorrelate.daemon.configkeys import CHOICES, IN_LIMITS, LIMITS, UNITS, Key, Value, all_keys
+from gpucorrelate.daemon.config import DaemonConfig
+from gpucorrelate.daemon.configkeys import (
+    CHOICES,
+    MAY_BE_EMPTY,
+    TABLES,
+    UNITS,
+    Key,
+    Value,
+    all_keys,
+    table_of,
+)
 from gpucorrelate.probes.wire.errors import NotFoundError, NotPermittedError, UsageError
 
 if TYPE_CHECKING:
@@ -117,14 +126,14 @@ def parse(text: str, path: Path) -> ConfigFile:
     lines = _lines(text)
     flat: dict[str, object] = {}
     for name, value in data.items():
-        if name == LIMITS and isinstance(value, dict):
-            flat |= {f"{LIMITS}.{inner}": one for inner, one in value.items()}
+        if name in TABLES and isinstance(value, dict):
+            flat |= {f"{name}.{inner}": one for inner, one in value.items()}
         else:
             flat[name] = value
     known = {key.name: key for key in all_keys()}
     entries = []
     for name, value in flat.items():
-        line = lines.get(name, lines.get(LIMITS, 1))
+        line = lines.get(name, lines.get(table_of(name), 1))
         where = f"{path}:{line}"
         key = known.get(name)
         if key is None:
@@ -147,7 +156,7 @@ def _lines(text: str) -> dict[str, int]:
         if key is not None:
             found.setdefault(prefix + (key[1] or key[2] or key[3] or ""), number)
             continue
-        dotted = re.match(rf"\s*({LIMITS})\s*\.\s*([a-z_]+)\s*=", line)
+        dotted = re.match(rf"\s*({'|'.join(TABLES)})\s*\.\s*([a-z_]+)\s*=", line)
         if dotted is not None:
             found.setdefault(f"{dotted[1]}.{dotted[2]}", number)
     return found
@@ -155,12 +164,12 @@ def _lines(text: str) -> dict[str, int]:
 
 def _unknown(where: str, name: str, known: list[str]) -> UsageError:
     shown = name if len(name) <= 60 else f"{name[:60]}..."
-    table = IN_LIMITS if name.startswith(IN_LIMITS) else ""
-    mine = [one for one in known if one.startswith(IN_LIMITS) == bool(table)]
+    table = table_of(name) if table_of(name) in TABLES else ""
+    mine = [one for one in known if table_of(one) == table]
     close = difflib.get_close_matches(name, known, 1)
     meant = f"; did you mean '{close[0]}'?" if close else ""
-    allowed = ", ".join(one.removeprefix(table) for one in mine)
-    where_allowed = f"in [{LIMITS}]" if table else "outside tables"
+    allowed = ", ".join(one.removeprefix(f"{table}.") for one in mine)
+    where_allowed = f"in [{table}]" if table else "outside tables"
     return UsageError(
         f"{where}: unknown setting '{shown}'{meant}", hint=f"{where_allowed}: {allowed}"
     )
@@ -190,7 +199,9 @@ def _checked(where: str, key: Key, value: object) -> Value:
 
 
 def _checked_text(key: Key, value: object, wrong: UsageError) -> Value:
-    if not isinstance(value, str) or not value or not value.isprintable():
+    if not isinstance(value, str) or not value.isprintable():
+        raise wrong
+    if not value and key.name not in MAY_BE_EMPTY:
         raise wrong
     choices = CHOICES.get(key.name)
     if choices is not None and value not in choices:
@@ -244,7 +255,7 @@ def _fits(settings: Mapping[str, Value]) -> bool:
 
 def _build(settings: Mapping[str, Value]) -> DaemonConfig:
     own = {name: value for name, value in settings.items() if "." not in name}
-    limits = {name.partition(".")[2]: v for name, v in settings.items() if "." in name}
+    tables = {table: cls(**_within(table, settings)) for table, cls in TABLES.items()}
     session, total = own.get("session_max_bytes"), own.get("total_max_bytes")
     if session is None and isinstance(total, int):
         session = own["session_max_bytes"] = min(total, DaemonConfig.session_max_bytes)
@@ -252,4 +263,8 @@ def _build(settings: Mapping[str, Value]) -> DaemonConfig:
         own.setdefault("segment_bytes", min(DaemonConfig.segment_bytes, session // 2))
         if total is None:
             own["total_max_bytes"] = max(session, DaemonConfig.total_max_bytes)
-    return DaemonConfig(limits=Limits(**limits), **own)  # type: ignore[arg-type]
+    return DaemonConfig(**tables, **own)  # type: ignore[arg-type]
+
+
+def _within(table: str, settings: Mapping[str, Value]) -> dict[str, Any]:
+    return {name.partition(".")[2]: v for name, v in settings.items() if table_of(name) == table}

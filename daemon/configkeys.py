@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may stand in the settings file, by ``DaemonConfig`` and ``Limits``, and the default file.
+"""What may stand in the settings file, by ``DaemonConfig`` and its tables, and the default file.
 
 A field of those is a setting of the file, and its documentation is the comment there; so a new
 one needs nothing here but its bounds. ``python -m gpucorrelate.daemon.configkeys`` prints the
@@ -23,12 +23,20 @@ from gpucorrelate.daemon.config import (
     MIB,
     DaemonConfig,
     Limits,
+    MetricsConfig,
 )
 from gpucorrelate.probes.ebpf.values import BACKENDS
 
-#: The table of the file that holds the fields of ``Limits``, and how their names begin.
-LIMITS = "limits"
-IN_LIMITS = "limits."
+#: Tables of the file, which are fields of ``DaemonConfig`` too, and whose fields they hold. Names
+#: of settings in them begin with the table's and a dot.
+TABLES: dict[str, type[Limits] | type[MetricsConfig]] = {
+    "limits": Limits,
+    "metrics": MetricsConfig,
+}
+_TABLE_TEXTS = {
+    "limits": "What no peer and no session can exceed.",
+    "metrics": "The daemon's own numbers for Prometheus.",
+}
 #: Units that sizes may be written in.
 UNITS = {
     "B": 1,
@@ -84,6 +92,8 @@ BOUNDS = {
 }
 #: Of a number that is not in ``BOUNDS``.
 COUNT = Bounds(1, 1 << 20)
+#: Texts that may be empty, with an example of one that is not.
+MAY_BE_EMPTY = {"metrics.listen": "127.0.0.1:9469"}
 #: Settings that are one of a few words.
 CHOICES = {"log_level": LOG_LEVELS, "backend": BACKENDS}
 
@@ -93,7 +103,7 @@ class Key:
     """One setting of the file.
 
     Attributes:
-        name: As in the file; those of the table begin with ``limits.``.
+        name: As in the file; those of a table begin with its name and a dot.
         kind: Type of the value.
         default: What holds without the file; None: it depends on other settings.
         text: What it means, from the settings' documentation.
@@ -124,6 +134,8 @@ class Key:
             return "true or false"
         if self.kind is Path:
             return "an absolute path, in quotes"
+        if self.name in MAY_BE_EMPTY:
+            return f'a text in quotes like "{MAY_BE_EMPTY[self.name]}", or ""'
         if self.kind is str:
             return "a text in quotes"
         bounds = self.bounds
@@ -136,15 +148,23 @@ class Key:
 
 def all_keys() -> tuple[Key, ...]:
     """All settings, in the order in which the code declares them."""
-    return tuple(_keys_of(DaemonConfig, "")) + tuple(_keys_of(Limits, IN_LIMITS))
+    found = _keys_of(DaemonConfig, "")
+    for table, cls in TABLES.items():
+        found += _keys_of(cls, f"{table}.")
+    return tuple(found)
 
 
-def _keys_of(cls: type[DaemonConfig | Limits], prefix: str) -> list[Key]:
+def table_of(name: str) -> str:
+    """The table that a setting is in; empty for one outside tables."""
+    return name.partition(".")[0] if "." in name else ""
+
+
+def _keys_of(cls: type[DaemonConfig | Limits | MetricsConfig], prefix: str) -> list[Key]:
     texts = _attribute_texts(cls.__doc__ or "")
     hints = typing.get_type_hints(cls)
     found = []
     for field in dataclasses.fields(cls):
-        if field.name == LIMITS:
+        if not prefix and field.name in TABLES:
             continue
         kind = next(k for k in (bool, int, float, str, Path) if _is(hints[field.name], k))
         text = texts.get(field.name, "")
@@ -179,9 +199,10 @@ def render_default() -> str:
         "# Apply it:        systemctl reload gpucorrelate   (says what needs a restart)",
     ]
     for key in all_keys():
-        name = key.name.removeprefix(IN_LIMITS)
-        if key.name != name and f"[{LIMITS}]" not in parts:
-            parts += ["", "# What no peer and no session can exceed.", f"[{LIMITS}]"]
+        table = table_of(key.name)
+        name = key.name.removeprefix(f"{table}.")
+        if table and f"[{table}]" not in parts:
+            parts += ["", f"# {_TABLE_TEXTS[table]}", f"[{table}]"]
         parts += ["", *_comment(key.text), *_comment(f"({key.allowed})")]
         parts.append(f"#{name} = {_as_toml(key)}")
     return "\n".join(parts) + "\n"

@@ -130,6 +130,11 @@ class Control:
             self._listener.close()
             self._listener = None
 
+    @property
+    def callers(self) -> int:
+        """Callers that are connected."""
+        return len(self._callers)
+
     def reconfigure(self, config: DaemonConfig) -> None:
         """From now on keep other limits; the socket stays as it is."""
         self._config = config

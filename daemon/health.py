@@ -111,7 +111,8 @@ class PollingCounters:
         looks: Looks made since the start.
         failed: Of those, failed.
         skipped: Looks that were not made as the loop did not take what others brought.
-        hurried: Sessions that are looked at more often now, as a request is slow.
+        hurried: Sessions that are looked at more often now, as a request is slow or tasks stand
+            still.
     """
 
     every_ms: int = 0

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Protocol
 from gpucorrelate.probes.host.cgroup import CgroupPoller
 from gpucorrelate.probes.host.processes import MemoryPoller, ProcessPoller
 from gpucorrelate.probes.host.psi import PsiPoller
+from gpucorrelate.probes.host.psi_triggers import PressureTriggers
 from gpucorrelate.probes.host.reading import BLOCKED_IN, Change, Round
+from gpucorrelate.probes.host.thread_roles import ThreadRoles
 from gpucorrelate.probes.host.threads import ThreadPoller
 
 if TYPE_CHECKING:
@@ -34,16 +36,22 @@ class Poller(Protocol):
 class _Threads:
     def __init__(self) -> None:
         self._poller = ThreadPoller()
-        self.standing, self.close = self._poller.standing, self._poller.close
+        self._roles = ThreadRoles()
+        self.standing = self._poller.standing
 
     def poll(self, pids: Collection[int], *, everything: bool) -> Round:
         found = self._poller.poll(pids, everything=everything)
+        roles = self._roles.update(found.looks, pids, found.gone, found.since_ns, found.t_ns)
         blocked = tuple(
             Change(look.t_ns, found.since_ns, f"tid:{look.tid}", BLOCKED_IN, "", look.wchan)
             for look in found.looks
             if look.waits_for_page
         )
-        return Round(found.sample, blocked)
+        return Round(found.sample, blocked + roles)
+
+    def close(self) -> None:
+        self._poller.close()
+        self._roles.close()
 
 
 class _Cgroups:
@@ -70,6 +78,17 @@ class _Processes:
         return Round(self._poller.poll(pids, everything=everything))
 
 
+class _Triggers:
+    def __init__(self) -> None:
+        self._triggers = PressureTriggers()
+        self.standing, self.close = self._triggers.standing, self._triggers.close
+
+    def poll(self, pids: Collection[int], *, everything: bool) -> Round:
+        # What has not changed is no news here: recordings restate what holds.
+        del everything
+        return self._triggers.poll(pids)
+
+
 class _Machine:
     # The same for all sessions and processes.
     def __init__(self, poller: PsiPoller | MemoryPoller) -> None:
@@ -81,9 +100,13 @@ class _Machine:
         return Round(self._poller.poll(everything=everything))
 
 
+#: What only asks whether something happened, at every turn: the others are looked at more often
+#: when it did.
+WATCHING = "triggers"
 #: By the name that capabilities give them. Each session has its own: what did not change since a
-#: session was told is not the same for all.
+#: session was told is not the same for all. The one that hurries the others comes first.
 SOURCES: dict[str, Callable[[], Poller]] = {
+    WATCHING: _Triggers,
     "cgroups": _Cgroups,
     "memory": lambda: _Machine(MemoryPoller()),
     "pressure": lambda: _Machine(PsiPoller()),

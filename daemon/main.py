@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import gpucorrelate
-from gpucorrelate.daemon import descriptors, privileges
+from gpucorrelate.daemon import descriptors, overhead, privileges, told
+from gpucorrelate.daemon.behind import Behind
 from gpucorrelate.daemon.control import Control
 from gpucorrelate.daemon.effort import Part
 from gpucorrelate.daemon.health import Tally
 from gpucorrelate.daemon.ingest import Ingest
 from gpucorrelate.daemon.journal import Journal
 from gpucorrelate.daemon.loop import Loop
+from gpucorrelate.daemon.metrics import Metrics, demand_package
 from gpucorrelate.daemon.notify import Notifier
 from gpucorrelate.daemon.pauses import PauseWatch
 from gpucorrelate.daemon.reload import reload
@@ -79,6 +81,8 @@ class Daemon:
         self._control = Control(config, callers, self._sessions, self.status)
         self._notifier = Notifier()
         self._pauses = PauseWatch()
+        self._behind = Behind()
+        self._metrics = Metrics(config.metrics, self.status, config.control_path)
         self._privileges = privileges.current()
         self._started_ns = time.monotonic_ns()
         self._stopping = self._woken = self._reloading = False
@@ -89,6 +93,7 @@ class Daemon:
         Raises:
             GpucorrelateError: it cannot start.
         """
+        demand_package(self._config.metrics)
         with contextlib.ExitStack() as stack:
             self._lock(stack)
             stack.callback(self._loop.close)
@@ -106,6 +111,9 @@ class Daemon:
             if self._config.drop_privileges and os.geteuid() == 0:
                 self._privileges = privileges.drop()
             self._watch_signals(stack)
+            # After the privileges are gone: its thread has none of them.
+            self._metrics.open()
+            stack.callback(self._metrics.close)
             # What is alive now stays alive: spare the collector from walking it every time.
             gc.collect()
             gc.freeze()
@@ -136,6 +144,11 @@ class Daemon:
         ]
         if self._settings_note:
             warnings.append(f"settings: {self._settings_note}")
+        if self._metrics.fault:
+            warnings.append(f"metrics: {self._metrics.fault}")
+        held = overhead.read()
+        kernel, ingest = self._tally.kernel, self._tally.ingest
+        sources = self._sessions.sources(uid)
         return DaemonStatus(
             version=gpucorrelate.__version__,
             pid=os.getpid(),
@@ -147,11 +160,11 @@ class Daemon:
                 for source, state, reason in self._tracing.capabilities()
             ),
             privileges=self._privileges.text,
-            kernel=self._tally.kernel,
-            ingest=self._tally.ingest,
+            kernel=kernel,
+            ingest=ingest,
             store=store,
             sessions=tuple(self._sessions.infos(uid)),
-            sources=self._sessions.sources(uid),
+            sources=sources,
             polling=self._sessions.polling(),
             warnings=tuple(warnings),
             callers_refused=self._control.refused,
@@ -159,7 +172,14 @@ class Daemon:
             pauses=self._pauses.count,
             longest_pause=self._pauses.longest.text if self._pauses.longest else "",
             effort=self._meter.effort(),
-        )
+            overhead=held,
+            hops=told.hops(kernel, ingest, store),
+            limits=told.fills(
+                self._config, held, self._sessions.running,
+                agents=ingest.clients, callers=self._control.callers, stored_bytes=size,
+            ),
+            behind=self._behind.texts(time.monotonic_ns(), kernel, ingest, store, sources),
+        )  # fmt: skip
 
     def _serve(self) -> None:
         ticked = float("-inf")
@@ -198,6 +218,11 @@ class Daemon:
         self._sessions.tick()
         with self._meter.part(Part.CALLERS):
             self._control.tick()
+            self._metrics.tick()
+        self._behind.note(
+            time.monotonic_ns(), self._tally.kernel, self._tally.ingest, self._tally.store,
+            self._pauses,
+        )  # fmt: skip
         self._journal.tick()
         if self._notifier.wants_status():
             self._notifier.status(self._in_a_line())
@@ -241,6 +266,7 @@ class Daemon:
             if self._again is None:
                 raise DaemonError("they do not come from a file")
             found = reload(self._config, self._again())
+            demand_package(found.config.metrics)
         except GpucorrelateError as exc:
             self._settings_note = f"not reloaded, the old ones stay: {exc.message}"
             log.error("settings %s", self._settings_note)  # noqa: TRY400 - the user's mistake
@@ -249,6 +275,7 @@ class Daemon:
             self._sessions.reconfigure(found.config)
             self._ingest.reconfigure(found.config)
             self._control.reconfigure(found.config)
+            self._metrics.reconfigure(found.config.metrics)
             self._journal.set_level(found.config.log_level)
             needs = ", ".join(found.left)
             self._settings_note = f"changed, but need a restart: {needs}" if needs else ""
@@ -268,6 +295,10 @@ class Daemon:
             f"{lost} events lost" if lost else "nothing lost",
         ]
         parts += [f"writing fails: {failing}"] if failing else []
+        parts += [f"metrics: {self._metrics.fault}"] if self._metrics.fault else []
+        parts += list(self._behind.texts(
+            time.monotonic_ns(), kernel, self._tally.ingest, self._tally.store
+        ))  # fmt: skip
         parts += [f"settings {self._settings_note}"] if self._settings_note else []
         return ", ".join(parts)
 

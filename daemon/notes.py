@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 import gpucorrelate
+from gpucorrelate.daemon.losses import OTHERS
 from gpucorrelate.daemon.streams import DAEMON_STREAM, KERNEL_STREAM
 from gpucorrelate.probes.host import procfs
 from gpucorrelate.probes.wire.schema import (
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
     from gpucorrelate.probes.wire.schema import Kind
 
 _CHANGE = BY_NAME["change"]
+#: The machine's wall clock, as a recording names it.
+WALL_CLOCK = "CLOCK_REALTIME"
+#: A clock that is slewed at the most that Linux allows (500 ppm) is off by 30 ms after so long.
+_CLOCK_EVERY_NS = 60_000_000_000
+_CLOCK_READINGS = 5
 # An agent may claim to have lost any number; sums of such claims must still fit a column.
 _MAX_COUNT = 1 << 48
 #: Losses told apart between two writes; while nothing can be written they are kept.
@@ -61,6 +67,7 @@ class Notes:
         self._append = append
         self._losses: dict[tuple[str, str], tuple[int, int, int]] = {}
         self._capabilities: dict[str, tuple[CapabilityState, str]] = {}
+        self._clock_ns: int | None = None
 
     def write(self, kind: Kind, rows: Sequence[Row]) -> None:
         """Record rows."""
@@ -114,6 +121,15 @@ class Notes:
             "session": self._session,
         }
         self.facts(facts, now_ns)
+        self.clock(now_ns)
+
+    def clock(self, now_ns: int) -> None:
+        """State what the wall clock says, unless that was done a little while ago."""
+        if self._clock_ns is not None and now_ns - self._clock_ns < _CLOCK_EVERY_NS:
+            return
+        self._clock_ns = now_ns
+        width, middle, other = min(_read_clock() for _ in range(_CLOCK_READINGS))
+        self.write(BY_NAME["clock_pair"], [(middle, width, WALL_CLOCK, other)])
 
     def facts(self, facts: Mapping[str, str], now_ns: int) -> None:
         """State what is true of the whole recording."""
@@ -153,7 +169,7 @@ class Notes:
         t_ns = t_ns or time.monotonic_ns()
         count = min(count, _MAX_COUNT)
         if len(self._losses) >= _MOST_LOSSES and (hop, what) not in self._losses:
-            what = "others, after too many different ones"
+            what = OTHERS
         known = self._losses.get((hop, what), (0, since_ns, t_ns))
         self._losses[hop, what] = (
             known[0] + count,
@@ -195,3 +211,14 @@ class Notes:
             if state == CapabilityState.DEGRADED
             or (state == CapabilityState.OFF and source == "ebpf")
         )
+
+
+def _read_clock() -> tuple[int, int, int]:
+    """Distance and middle of two readings of CLOCK_MONOTONIC, and the wall clock between them.
+
+    The narrowest of several is the best one.
+    """
+    before = time.monotonic_ns()
+    other = time.time_ns()
+    after = time.monotonic_ns()
+    return after - before, (before + after) // 2, other

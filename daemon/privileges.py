@@ -10,8 +10,12 @@ from __future__ import annotations
 import ctypes
 import os
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gpucorrelate.probes.host import procfs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 # include/uapi/linux/capability.h
 CAP_DAC_READ_SEARCH = 2
@@ -79,14 +83,17 @@ def current(note: str = "") -> Privileges:
     return Privileges(os.geteuid(), names, others, note)
 
 
-def drop() -> Privileges:
-    """Keep only ``KEPT`` (as far as the process has them) and no way back.
+def drop(kept: Mapping[str, int] = KEPT) -> Privileges:
+    """Keep only some capabilities (as far as the process has them) and no way back.
+
+    Args:
+        kept: Those that are kept, by name.
 
     Never raises: what does not work is in ``note``, and the daemon goes on with what it has.
     """
     status = procfs.read_status(os.getpid())
     have = status.cap_effective if status else 0
-    keep = have & sum(1 << bit for bit in KEPT.values())
+    keep = have & sum(1 << bit for bit in kept.values())
     libc = ctypes.CDLL(None, use_errno=True)
     notes: list[str] = []
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:

@@ -33,6 +33,7 @@ _LASTING: dict[str, tuple[str, ...]] = {
     "task": ("tid",),
     "stream": ("stream",),
     "change": ("subject", "what"),
+    "clock_pair": ("clock",),
 }
 _SESSION = BY_NAME["session"]
 #: Everything that the head of a segment may restate.

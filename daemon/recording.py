@@ -10,8 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from gpucorrelate.daemon.losses import ToldLosses
 from gpucorrelate.daemon.recall import RESTATED
 from gpucorrelate.daemon.store import SUFFIX, open_regular
+from gpucorrelate.daemon.streams import DAEMON_STREAM
 from gpucorrelate.probes.wire.errors import RecordingError
 from gpucorrelate.probes.wire.frame import Batch, Damage, Decoder
 
@@ -49,7 +51,9 @@ def joined(items: Iterable[Item]) -> Iterator[Item]:
 
     What the head of a later segment restates of a stream is left out, unless something was
     damaged since the stream's facts were last stated; damage that lies together is one note.
+    Of the losses that a head restates there is left what was not told before.
     """
+    told = ToldLosses(DAEMON_STREAM)
     known: set[int] = set()
     doubted: set[int] = set()
     restated: set[int] = set()
@@ -63,6 +67,7 @@ def joined(items: Iterable[Item]) -> Iterator[Item]:
         if damage is not None:
             yield damage
             damage = None
+        item = told.take(item)
         stream = item.stream
         if item.seq:
             known.add(stream)

@@ -7,8 +7,8 @@ import dataclasses
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gpucorrelate.daemon.config import DaemonConfig, Limits
-from gpucorrelate.daemon.configkeys import IN_LIMITS
+from gpucorrelate.daemon.config import DaemonConfig
+from gpucorrelate.daemon.configkeys import TABLES, table_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,6 +31,10 @@ RELOADABLE = (
     "limits.damaged",
     "limits.sessions",
     "limits.sessions_per_uid",
+    "metrics.listen",
+    "metrics.remote",
+    "metrics.requests",
+    "metrics.exemplars",
 )
 
 
@@ -65,17 +69,22 @@ def reload(old: DaemonConfig, new: DaemonConfig) -> Reload:
     """
     differ = list(_differences(old, new))
     changed = tuple(name for name in differ if name in RELOADABLE)
-    own = {name: getattr(new, name) for name in changed if not name.startswith(IN_LIMITS)}
-    inner = [name.removeprefix(IN_LIMITS) for name in changed if name.startswith(IN_LIMITS)]
-    limits = replace(old.limits, **{name: getattr(new.limits, name) for name in inner})
-    config = replace(old, limits=limits, **own)
+    own = {name: getattr(new, name) for name in changed if not table_of(name)}
+    for table in TABLES:
+        inner = [name.partition(".")[2] for name in changed if table_of(name) == table]
+        taken = {name: getattr(getattr(new, table), name) for name in inner}
+        own[table] = replace(getattr(old, table), **taken)
+    config = replace(old, **own)
     return Reload(config, changed, tuple(name for name in differ if name not in RELOADABLE))
 
 
 def _differences(old: DaemonConfig, new: DaemonConfig) -> Iterable[str]:
     for field in dataclasses.fields(DaemonConfig):
-        if field.name != "limits" and getattr(old, field.name) != getattr(new, field.name):
-            yield field.name
-    for field in dataclasses.fields(Limits):
-        if getattr(old.limits, field.name) != getattr(new.limits, field.name):
-            yield IN_LIMITS + field.name
+        before, after = getattr(old, field.name), getattr(new, field.name)
+        if field.name not in TABLES:
+            if before != after:
+                yield field.name
+            continue
+        for inner in dataclasses.fields(TABLES[field.name]):
+            if getattr(before, inner.name) != getattr(after, inner.name):
+                yield f"{field.name}.{inner.name}"

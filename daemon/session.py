@@ -11,7 +11,6 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpucorrelate.daemon.columns import frames_outside
 from gpucorrelate.daemon.counting import Counts
 from gpucorrelate.daemon.moments import latest_ns, written_ns
 from gpucorrelate.daemon.notes import Notes
@@ -27,7 +26,6 @@ from gpucorrelate.daemon.saved import (
 )
 from gpucorrelate.daemon.shedding import Shedder
 from gpucorrelate.daemon.store import SegmentStore, open_directory
-from gpucorrelate.daemon.streams import DAEMON_STREAM
 from gpucorrelate.daemon.streamset import StreamSet
 from gpucorrelate.daemon.values import ProcessInfo, Progress, SessionInfo
 from gpucorrelate.probes.wire.errors import StoreError
@@ -176,7 +174,9 @@ class Session:
         self._store.flush()
         self._count_store_losses(self._store.losses(last=True))
         now = time.monotonic_ns()
-        self._last_words = self.notes.last_words(self._saved.root_pid, reason, now)
+        # A write that failed may have had losses in it, and no head may follow to say so.
+        stated = b"".join(self.streams.own.stated_losses())
+        self._last_words = stated + self.notes.last_words(self._saved.root_pid, reason, now)
         if not resumable:
             self.state = DETACHED
             self._saved = replace(self._saved, ended_unix_s=time.time(), reason=reason)
@@ -211,7 +211,7 @@ class Session:
         for loss in self._store.unwritten():
             what = f"rows ({loss.reason})"
             rows.append((loss.t_ns, loss.since_ns, "store.disk", what, loss.rows))
-        return b"".join(frames_outside(BY_NAME["loss"], rows, DAEMON_STREAM))
+        return b"".join(self.streams.own.stated_losses(rows))
 
     # What is recorded.
 
@@ -295,6 +295,7 @@ class Session:
     def tick(self, now_ns: int) -> None:
         """Write losses, flush."""
         self._check_silence(now_ns)
+        self.notes.clock(now_ns)
         self._shed()
         self._write_losses()
         begun_ns = time.monotonic_ns()
@@ -312,8 +313,9 @@ class Session:
             self.save()
 
     def trim(self, max_bytes: int, before_ns: int, max_segments: int) -> None:
-        """Delete the oldest segments beyond the limits, and record that."""
+        """Delete the oldest segments beyond the limits, and record that at once."""
         store = self._store
+        known = len(store.segments)
         while len(store.segments) > 1 and (
             store.size_bytes > max_bytes
             or len(store.segments) > max_segments
@@ -321,11 +323,13 @@ class Session:
         ):
             segment = store.delete_oldest()
             if segment is None:
-                return
-            what = f"rows in segment {segment.number}, deleted to keep the limits"
+                break
+            what = "rows in segments deleted to keep the limits"
             since_ns, t_ns = self.started_ns, segment.last_ns
             self.notes.loss("store.retention", what, segment.rows, since_ns, t_ns)
             self._dirty = True
+        if len(store.segments) < known:
+            self.flush()
 
     @property
     def segment_count(self) -> int:

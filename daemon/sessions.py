@@ -102,8 +102,12 @@ class Sessions:
 
     @property
     def idle(self) -> bool:
-        """Whether no request is in flight, and the last turn brought hardly a row."""
-        return self._few_rows and not any(s.counts.requests_in_flight for s in self.running)
+        """Whether no request is in flight, the last turn brought hardly a row, nothing hurries."""
+        return (
+            self._few_rows
+            and not self._watch.hurried
+            and not any(s.counts.requests_in_flight for s in self.running)
+        )
 
     def meet(self, ingest: Ingest) -> None:
         """From now on agents are told what sessions want of them."""

@@ -93,6 +93,8 @@ def vanished(socks: Iterable[socket.socket]) -> set[socket.socket]:
 def listen(path: Path, *, mode: int, group: str = "") -> socket.socket:
     """A listening socket with these permissions; a stale socket of that name is replaced.
 
+    Its folder is made where it alone is missing, for everybody to pass through.
+
     Args:
         path: Its path.
         mode: Its permission bits.
@@ -102,6 +104,7 @@ def listen(path: Path, *, mode: int, group: str = "") -> socket.socket:
         DaemonError: something else is there, somebody answers, or it cannot be made.
     """
     try:
+        _make_folder(path.parent)
         _clear(path)
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         # The socket file gets its permissions before anybody can connect: listen comes last.
@@ -115,9 +118,21 @@ def listen(path: Path, *, mode: int, group: str = "") -> socket.socket:
         path.chmod(mode)
         sock.listen(_BACKLOG)
         sock.settimeout(0)
+    except FileNotFoundError as exc:
+        raise DaemonError(
+            f"cannot listen on {path}: there is no {path.parent.parent}",
+            hint=f"make the folder: sudo mkdir -p {path.parent}",
+        ) from exc
     except OSError as exc:
         raise DaemonError(f"cannot listen on {path}: {exc.strerror or exc}") from exc
     return sock
+
+
+def _make_folder(folder: Path) -> None:
+    """Make one folder, whatever the umask; none of its parents, which others have an eye on."""
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+        folder.chmod(0o755)
 
 
 class Listener:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gpucorrelate.daemon.budget import text_bytes
-from gpucorrelate.daemon.columns import frames_of_strings
+from gpucorrelate.daemon.columns import frames_of_strings, frames_outside, rows_of
+from gpucorrelate.daemon.losses import LOSS, LossSums
 from gpucorrelate.daemon.recall import Recall
 from gpucorrelate.probes.wire.frame import (
     Batch,
@@ -89,6 +90,7 @@ class OwnStream:
         self.number = number
         self.table = table
         self.recall = Recall(number)
+        self.losses = LossSums()
         self._back: dict[int, str] = {}  # strings as read back from an earlier run
         self._writer = StreamWriter(number)
         self._writer.strings = table
@@ -107,10 +109,15 @@ class OwnStream:
         self._writer.seq = max(self._writer.seq, batch.seq)
         self._back.update(batch.strings)
         self.recall.take(batch, self._back)
+        if batch.kind == LOSS.id:
+            rows = rows_of(LOSS, batch, self._back)
+            (self.losses.add if batch.seq else self.losses.replace)(rows)
 
     def rows(self, kind: Kind, rows: Sequence[Row]) -> Iterator[tuple[bytes, int]]:
         """Frames for rows of Python values, each with its row count."""
         self.recall.remember(kind, rows)
+        if kind is LOSS:
+            self.losses.add(rows)
         columns = columns_of(kind, rows, self.table)
         return self.columns(kind, len(rows), columns)
 
@@ -125,7 +132,12 @@ class OwnStream:
 
     def head(self) -> Iterator[bytes]:
         """What a new segment must restate."""
-        return self.recall.frames(self.table.living)
+        yield from self.stated_losses()
+        yield from self.recall.frames(self.table.living)  # strings after all that has its own
+
+    def stated_losses(self, more: Sequence[Row] = ()) -> Iterator[bytes]:
+        """The sums of what was lost, ``more`` included, for a reader of what there is."""
+        return frames_outside(LOSS, self.losses.with_more(more), self.number)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from gpucorrelate.daemon.health import (
     PollingCounters,
     StoreCounters,
 )
+from gpucorrelate.daemon.overhead import Fill, HopLoss, Overhead
 from gpucorrelate.probes.wire.errors import DaemonError
 
 V = TypeVar("V")
@@ -196,6 +197,10 @@ class DaemonStatus:
         pauses: Times the daemon did not come round for half a second or more.
         longest_pause: The longest of them, and where the time went.
         effort: CPU time that the daemon itself has used, by part of its work.
+        overhead: What else it takes from the machine.
+        hops: What was lost since it started, at every hop that can lose something.
+        limits: Limits and how full they are.
+        behind: What does not keep up now, one line each.
     """
 
     version: str
@@ -217,6 +222,10 @@ class DaemonStatus:
     pauses: int = 0
     longest_pause: str = ""
     effort: Effort = field(default_factory=Effort)
+    overhead: Overhead = field(default_factory=Overhead)
+    hops: tuple[HopLoss, ...] = ()
+    limits: tuple[Fill, ...] = ()
+    behind: tuple[str, ...] = ()
 
 
 def to_map(value: Any) -> dict[str, Any]:  # noqa: ANN401 - any of the values above

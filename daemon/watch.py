@@ -2,9 +2,9 @@
 """The host around sessions: limits, pressure, CPU, memory and devices, polled while they run.
 
 Every number is recorded with the moment it was read and the moment since when it may have been
-so; what did not change is not recorded again. While a request takes longer than requests do,
-the cheap sources are looked at more often. A poller that fails is a missing source, with the
-reason in the recording, and is tried again later.
+so; what did not change is not recorded again. While a request takes longer than requests do, and
+when the kernel says that tasks stand still, the cheap sources are looked at more often. A poller
+that fails is a missing source, with the reason in the recording, and is tried again later.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from gpucorrelate.daemon.health import PollingCounters
-from gpucorrelate.daemon.host_sources import SOURCES
+from gpucorrelate.daemon.host_sources import SOURCES, WATCHING
 from gpucorrelate.daemon.retry import Retry
 from gpucorrelate.daemon.share import Demand, paces
 from gpucorrelate.daemon.slow import SlowLooks, Wanted, session_tasks, shared_tasks
@@ -39,6 +39,8 @@ _MS = 1_000_000
 _S = 1000 * _MS
 #: While a request is slow, looks are so many times as frequent, but no more than one in 10 ms.
 _FASTER, _FASTEST_NS = 4, 10 * _MS
+#: What a trigger says may be late already; and how long looks are more frequent when it fired.
+_WATCHING_NS, _URGENT_NS = 100 * _MS, 2 * _S
 #: How often it is looked whether what was missing still is, and how looks share the CPU.
 _JUDGE_NS, _PLAN_NS = 5 * _S, _S
 #: The same where something new was missing.
@@ -74,7 +76,8 @@ class _Watch:
     standings: Standings
     segment: int
     began_ns: int
-    hurry: bool = False  # a request is slow
+    hurry: bool = False  # a request is slow, or tasks stand still
+    urgent_ns: int = 0  # until then, because of the latter
     metrics: set[str] = field(default_factory=set)
 
 
@@ -157,6 +160,11 @@ class HostWatch:
             )
         return tuple(found)
 
+    @property
+    def hurried(self) -> bool:
+        """Whether a session is looked at more often now."""
+        return any(watch.hurry for watch in self._watches.values())
+
     def counters(self) -> PollingCounters:
         """What polling does and costs."""
         loop_ppm = thread_ppm = 0
@@ -194,7 +202,7 @@ class HostWatch:
             watch.segment = session.segment_number
             for source in watch.sources:
                 source.everything = True
-        hurry = session.counts.flights.slow(now_ns)
+        hurry = session.counts.flights.slow(now_ns) or now_ns < watch.urgent_ns
         changed, watch.hurry = hurry != watch.hurry, hurry
         return new or changed
 
@@ -203,10 +211,7 @@ class HostWatch:
         self._planned_ns, self._costly = now_ns, False
         sources = [(watch, one) for watch in self._watches.values() for one in watch.sources]
         tasks = self._slow.all_tasks()
-        demands = [
-            Demand(one.cost_ns, self._fast_ns if watch.hurry else self._poll_ns)
-            for watch, one in sources
-        ]
+        demands = [Demand(one.cost_ns, self._pace_ns(one, watch)) for watch, one in sources]
         demands += [Demand(one.cost_ns, max(one.wanted_ns, self._poll_ns)) for one in tasks]
         granted = paces(demands, self._share_ppm)
         for (_, source), every_ns in zip(sources, granted, strict=False):
@@ -217,6 +222,12 @@ class HostWatch:
             task.every_ns = every_ns
         self._count_thread(tasks)
         self._spent.append((now_ns, self._spent_ns, self._thread_spent_ns))
+
+    def _pace_ns(self, source: _Source, watch: _Watch) -> int:
+        """How often it should be looked at, whatever that costs."""
+        if source.name == WATCHING:
+            return min(self._poll_ns, _WATCHING_NS)
+        return self._fast_ns if watch.hurry else self._poll_ns
 
     def _count_thread(self, tasks: Sequence[Task]) -> None:
         known = self._thread_ns
@@ -252,6 +263,9 @@ class HostWatch:
             self._costly |= source.cost_ns * _PPM > self._share_ppm * source.every_ns
         source.looked_ns, source.everything = now_ns, False
         source.due_ns = now_ns + source.every_ns
+        if found.urgent:
+            watch.hurry, watch.urgent_ns = True, now_ns + _URGENT_NS
+            self._plan(now_ns)
 
     def _look_slowly(self, sessions: dict[str, Session], now_ns: int) -> None:
         """Say what is wanted of looks that may block, and record what they brought."""

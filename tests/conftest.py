@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What tests need, asked once; unmet needs skip aloud, or fail where they are required.
 
-A marker (``kernel``, ``bcc``, ``engine``, ``system``, ``qemu``, ``traces``) says what a test
-needs.
+A marker (``kernel``, ``bcc``, ``engine``, ``system``, ``qemu``, ``traces``, ``browser``) says what
+a test needs.
 ``GPUCORRELATE_REQUIRE=kernel,engine`` turns every skip of a test that carries one of these
 markers into a failure, whether the need was found missing here or the test skipped itself. A
 test with several needs may still be skipped for one that is not named.
@@ -24,11 +24,13 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from gpucorrelate.probes.ebpf import bcc
+from tests.browser.chromium import missing_browser
 from tests.engine.server import missing_engine
 from tests.qemu.guest import why_not as missing_qemu
+from tests.unit.daemon_kit import Yard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterator
 
 # No test asserts an absolute time: an example that takes long says that the machine is busy.
 settings.register_profile(
@@ -84,6 +86,7 @@ _NEEDS: dict[str, Callable[[], str]] = {
     "system": functools.cache(_missing_system),
     "qemu": functools.cache(missing_qemu),
     "traces": functools.cache(_missing_traces),
+    "browser": functools.cache(missing_browser),
 }
 
 
@@ -184,6 +187,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def pytest_report_header() -> list[str]:
     needs = [f"{name} {'no' if check() else 'yes'}" for name, check in _NEEDS.items()]
     return [f"needs: {', '.join(needs)}; required: {', '.join(sorted(required())) or 'none'}"]
+
+
+@pytest.fixture
+def yard() -> Iterator[Yard]:
+    """Makes real daemons and peers of theirs, all gone when the test ends."""
+    with Yard() as made:
+        yield made
 
 
 if sys.version_info < (3, 11):

@@ -144,7 +144,7 @@ int gpucorrelate_rows(int64_t n, const int64_t *group, const int64_t *start, con
 }
 
 /* How an argument's values are meant; a value that is not there is 0, of a number below 0. */
-enum { ARG_STRING, ARG_NUMBER, ARG_POINTER };
+enum arg_kind { ARG_STRING, ARG_NUMBER, ARG_POINTER };
 
 struct arg {
 	int64_t name, kind;
@@ -162,7 +162,8 @@ struct events {
 	const int64_t *in;		/* the one that comes in; 0 none */
 };
 
-enum { BEGIN = 1, END = 2, INSTANT = 3, COUNTER = 4 };
+/* TrackEvent.Type of Perfetto's protos/perfetto/trace/track_event/track_event.proto */
+enum event_type { BEGIN = 1, END = 2, INSTANT = 3, COUNTER = 4 };
 
 /* The most that anything here takes but flows: tags and numbers of two and ten bytes. */
 #define MOST_HEAD 64

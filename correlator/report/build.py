@@ -401,6 +401,9 @@ class Run:
             verdict=verdict.of(segments, waits, doubts, so_far=not r.complete),
             aliases=_aliases(r),
             context=self._host.of(r.arrival_ns, r.end_ns, OnPath.of(segments)),
+            path=r.path,
+            http_status=r.http_status,
+            trace=r.trace,
         )
 
     def _path(

@@ -113,4 +113,8 @@ def host_to_dict(host: HostReport | None) -> Json | None:
         "memory": [asdict(one) for one in host.memory],
         "kills": [asdict(one) for one in host.kills],
         "unseen": list(host.unseen),
+        "roles": [
+            asdict(one) | {"role": one.role or None, "role_by": one.role_by or None}
+            for one in host.roles
+        ],
     }

@@ -161,6 +161,18 @@ class KillPhase:
 
 
 @dataclass(frozen=True)
+class RoleShare:
+    """What threads of one role took of the CPUs."""
+
+    role: str  # core.main, worker0.zmq...; "": nobody knows what they are there for
+    role_by: str  # "process": it says so; "name", "behaviour": guessed by that; "": not known
+    threads: int  # that ran
+    cpu_ns: int
+    delay_ns: int  # they were ready and without a CPU
+    length_ns: int  # in a time of this length
+
+
+@dataclass(frozen=True)
 class HostReport:
     """What the host did during a whole recording."""
 
@@ -168,3 +180,4 @@ class HostReport:
     memory: tuple[MemoryPeak, ...] = ()
     kills: tuple[KillPhase, ...] = ()
     unseen: tuple[str, ...] = ()  # what no source here tells, each with what that means
+    roles: tuple[RoleShare, ...] = ()

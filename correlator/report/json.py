@@ -71,6 +71,7 @@ class Actors:
                 "tid": actor.tid,
                 "pid": actor.pid,
                 "role": actor.role or None,
+                "role_by": actor.role_by or ("process" if actor.role else None),
                 "name": actor.name or None,
                 "process": actor.process or None,
                 "traced": actor.traced,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpucorrelate.correlator.context_roles import by_role
 from gpucorrelate.correlator.report.context_values import HostReport, KillPhase, MemoryPeak
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def of(host: HostContext, states: States, steps: Steps, path: OnPath | None) -> 
         tuple(_peaks(host, phases, path)),
         tuple(_kills(context, phases)),
         (*_UNSEEN, *(_UNSEEN_OF_GPUS if gpus else ())),
+        by_role(states.capture, context.numbers),
     )
 
 

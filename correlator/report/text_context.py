@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gpucorrelate.correlator import context_rules as rules
 from gpucorrelate.correlator.report import units
 from gpucorrelate.correlator.report.page import BAD
+from gpucorrelate.probes.wire.roles import ROLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -21,9 +22,12 @@ if TYPE_CHECKING:
         ContextState,
         HostReport,
         KillPhase,
+        RoleShare,
     )
     from gpucorrelate.correlator.report.page import Page
 
+#: Threads of one role that are named, and roles of a whole recording.
+_NAMED, _ROLES = 3, 6
 _PERCENT = 10_000  # millionths
 #: A driver averages over up to this long; what is shorter is not seen in its figures.
 _DRIVER_NS = 1_000_000_000
@@ -42,6 +46,37 @@ def context(page: Page, found: Context | None) -> None:
     quotas(page, found.quotas)
     gpus(page, found)
     notes(page, found, found.window_ns)
+    roles(page, found)
+
+
+def threads(page: Page, found: Sequence[RoleShare]) -> None:
+    """CPU time of threads by what they are there for."""
+    said = []
+    for one in found[: max(_ROLES, page.options.top)]:
+        count = f"{one.threads} threads" if one.threads > 1 else ""
+        guess = f"guessed by {one.role_by}" if one.role_by in ("name", "behaviour") else ""
+        more = ", ".join(filter(None, (count, guess)))
+        name = (one.role or "no known role") + (f" ({more})" if more else "")
+        said.append(f"{name} {units.share(one.cpu_ns, one.length_ns)}")
+    if len(found) > len(said):
+        said.append(f"{len(found) - len(said)} more roles (--top)")
+    if said:
+        page.worded("threads", f"of one CPU: {', '.join(said)}")
+
+
+def roles(page: Page, found: Context) -> None:
+    """What threads seem to be there for of which their own process does not say it."""
+    said: dict[str, list[str]] = {}
+    for one in found.states:
+        if one.what == ROLE and one.concerns:
+            said.setdefault(one.value, []).append(one.who or one.subject)
+    parts = []
+    for role, whose in said.items():
+        names = sorted(set(whose))
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        parts.append(f"{role}: {', '.join(names[:_NAMED])}{more}")
+    if parts:
+        page.worded("roles", "; ".join(sorted(parts)))
 
 
 def notes(page: Page, found: Context, window_ns: int, but: Sequence[str] = ()) -> None:
@@ -219,6 +254,7 @@ def host(page: Page, report: HostReport) -> None:
     told = [f"{resource}.pressure.some.total" for resource, _ in _PRESSURE]
     told += ["process.major_faults", "numa.miss", rules.APART, rules.BOUND]
     notes(page, found, found.window_ns, told)
+    threads(page, report.roles)
 
 
 def _no_quota(found: Context) -> str:

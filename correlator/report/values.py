@@ -69,12 +69,20 @@ class Actor:
     name: str  # thread's name
     process: str  # "EngineCore", "APIServer", "Worker_TP0", or comm of an untraced process
     traced: bool = True
+    role_by: str = ""  # "name", "behaviour": the role is a guess by that; "": the process said so
 
     @property
     def label(self) -> str:
-        """``EngineCore/4711``; the thread's name is added when it is not the main thread."""
+        """``EngineCore/4711``; the thread's name is added when it is not the main thread.
+
+        A thread without a name of its own has its role there, with a question mark where that is
+        a guess: ``Worker0/4720 openmp?``.
+        """
         base = f"{self.process or 'pid'}/{self.pid}" if self.pid else (self.process or "nobody")
-        return base if self.tid == self.pid or not self.name else f"{base} {self.name}"
+        if self.tid == self.pid:
+            return base
+        name = self.name or (f"{self.role.rpartition('.')[2]}?" if self.role_by else "")
+        return f"{base} {name}" if name else base
 
     @property
     def shown(self) -> str:
@@ -247,6 +255,20 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class TraceContext:
+    """The distributed trace that a request's caller counts it to (W3C traceparent)."""
+
+    trace_id: int  # 128 bits, never 0
+    parent_id: int  # the caller's span, 64 bits, never 0
+    flags: int
+
+    @property
+    def sampled(self) -> bool:
+        """Whether the caller says that the trace is recorded."""
+        return bool(self.flags & 1)
+
+
+@dataclass(frozen=True)
 class RequestReport:
     """One request: an exact partition of arrival to last byte, and what it rests on."""
 
@@ -273,6 +295,9 @@ class RequestReport:
     http: bool = False  # it came in over HTTP, so tokens count as out when written
     aliases: tuple[str, ...] = ()  # more ids: the client's X-Request-Id, one shared with others
     context: Context | None = None  # None: the host was not read
+    path: str = ""  # of the URL; "" if it did not come in over HTTP
+    http_status: int | None = None  # None: no response was completed
+    trace: TraceContext | None = None  # None: it came with none, or with one that is malformed
 
     @property
     def wall_ns(self) -> int:

@@ -24,14 +24,25 @@ from gpucorrelate.probes.agents.buffers import (
     RowsetRows,
     Texts,
 )
+from gpucorrelate.probes.agents.cupti.recorder import Recorder
 from gpucorrelate.probes.agents.hot import NATIVE, Switch
+from gpucorrelate.probes.agents.raised import told_of
 from gpucorrelate.probes.agents.spans import SpanRows
-from gpucorrelate.probes.agents.transport import DEFAULT_SOCKET, SOCKET_VARIABLE, Pace, Transport
+from gpucorrelate.probes.agents.transport import (
+    DEFAULT_SOCKET,
+    SOCKET_VARIABLE,
+    Pace,
+    Source,
+    Transport,
+)
+from gpucorrelate.probes.wire.gpu import NO_GPU, GpuPlan
 from gpucorrelate.probes.wire.roles import role_of_process
 from gpucorrelate.probes.wire.schema import BY_NAME, CapabilityState, WorkerPhase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from gpucorrelate.probes.wire.frame import StringTable
 
 LOG = logging.getLogger("gpucorrelate")
 
@@ -42,6 +53,7 @@ KINDS = (
     "thread",
     "request",
     "request.flat",
+    "trace_context",
     "step_rows",
     "step_begin",
     "worker_step",
@@ -113,7 +125,7 @@ class Part(Switch):
     def fault(self, error: BaseException) -> None:
         """A hook raised. Counted and told; after ``MAX_FAULTS`` the part is switched off."""
         self._faults += 1
-        what = f"{type(error).__name__}: {error}"[:200]
+        what = told_of(error)
         if self._faults >= MAX_FAULTS:
             self.refuse(f"switched off after {self._faults} faults in its hooks, last {what}")
         else:
@@ -166,6 +178,7 @@ class Agent:
         self.texts = Texts()
         self.rowsets = RowsetRows(self.drops)
         self._rows = self._make_rows()
+        self.gpu = Recorder(self._rows["capability"], self.drops)
         self._begin()
 
     def _make_rows(self) -> dict[str, Buffer[Any]]:
@@ -184,12 +197,27 @@ class Agent:
         spans.inherit(rows["outputs"], "output", "start_ns", step="")
         phases = {int(WorkerPhase.EXECUTE): "execute", int(WorkerPhase.SAMPLE): "sample"}
         spans.inherit_phases(rows["worker_step"], phases)
+        self._watch_steps(rows["worker_step"])
         return rows
+
+    def _watch_steps(self, rows: Buffer[Any]) -> None:
+        """Have the GPU agent see the steps that are sent: it judges its cost by them."""
+        spans = rows.heir
+
+        def seen(count: int, columns: tuple[bytes, ...], strings: StringTable) -> None:
+            if spans is not None:
+                spans(count, columns, strings)
+            self.gpu.steps(columns)
+
+        rows.heir = seen
 
     def _begin(self) -> None:
         self._rowset_lock = threading.Lock()
         self._rowset = 0
-        sources = [self.rowsets if name == "step_rows" else self._rows[name] for name in KINDS]
+        sources: list[Source] = [
+            self.rowsets if name == "step_rows" else self._rows[name] for name in KINDS
+        ]
+        sources += self.gpu.sources
         self.transport = Transport(self._path, sources, self, self.drops, self._pace)
 
     def reborn(self) -> None:
@@ -206,6 +234,7 @@ class Agent:
             rows.take()
         self._roles.clear()
         self._threads.clear()
+        self.gpu.reborn()
         self._begin()
         self.transport.run()
 
@@ -266,7 +295,7 @@ class Agent:
             return next(iter(sorted(roles)))
         return role_of_process(process.process_name())
 
-    def started(self, session: str) -> None:
+    def started(self, session: str, gpu: GpuPlan = NO_GPU) -> None:
         """The daemon wants events: first say what is known, then let the hooks report."""
         self.session = session
         self.drops.renew()
@@ -276,11 +305,13 @@ class Agent:
         self._threads.clear()
         self.refresh()
         self.started_ns = time.monotonic_ns()
+        self.gpu.started(gpu)
         self._switch(on=True)
 
     def stopped(self) -> None:
         """Go dormant, and let go of what hooks have kept."""
         self._switch(on=False)
+        self.gpu.stopped()
         for forget in self.at_stop:
             forget()
 
@@ -288,6 +319,10 @@ class Agent:
         self.on = on
         for part in tuple(self._parts.values()):
             part.switch(on)
+
+    def tick(self) -> None:
+        """Have the GPU agent do what is due."""
+        self.gpu.tick()
 
     def refresh(self) -> None:
         """State the threads that are new or changed since the last time."""

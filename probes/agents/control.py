@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgpack
 
 from gpucorrelate.probes.wire.errors import FrameError
+from gpucorrelate.probes.wire.gpu import NO_GPU, GpuPlan, from_wire, to_wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,9 +28,11 @@ class Start:
 
     Attributes:
         session: Session id the daemon gave; for the agent's own notes only.
+        gpu: What is to be recorded of the GPU's work.
     """
 
     session: str
+    gpu: GpuPlan = NO_GPU
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,11 @@ class Stop:
 def encode(message: Start | Stop) -> bytes:
     """The bytes of a message, as the daemon sends them."""
     if isinstance(message, Start):
-        body: dict[str, str] = {"op": "start", "session": message.session}
+        body: dict[str, object] = {
+            "op": "start",
+            "session": message.session,
+            "gpu": to_wire(message.gpu),
+        }
     else:
         body = {"op": "stop"}
     payload: bytes = msgpack.packb(body, use_bin_type=True)
@@ -85,5 +92,14 @@ def _parse(payload: bytes) -> Start | Stop | None:
     op = body.get("op")
     if op == "start":
         session = body.get("session")
-        return Start(session[:MAX_SESSION_CHARS] if isinstance(session, str) else "")
+        name = session[:MAX_SESSION_CHARS] if isinstance(session, str) else ""
+        return Start(name, _plan(body.get("gpu")))
     return Stop() if op == "stop" else None
+
+
+def _plan(told: object) -> GpuPlan:
+    """What is said of the GPU; nothing where a daemon says nothing, or what is not understood."""
+    try:
+        return from_wire(told)
+    except ValueError:
+        return NO_GPU

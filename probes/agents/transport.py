@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gpucorrelate.probes.agents.buffers import Drops
+    from gpucorrelate.probes.wire.gpu import GpuPlan
     from gpucorrelate.probes.wire.schema import Kind
 
 DEFAULT_SOCKET = "/run/gpucorrelate/ingest.sock"
@@ -76,11 +77,14 @@ class Owner(Protocol):
     def describe(self) -> tuple[str, str]:
         """Producer and role, for the ``stream`` row."""
 
-    def started(self, session: str) -> None:
-        """The daemon wants events."""
+    def started(self, session: str, gpu: GpuPlan) -> None:
+        """The daemon wants events, and so much of the GPU."""
 
     def stopped(self) -> None:
         """The daemon wants none, or has been away too long."""
+
+    def tick(self) -> None:
+        """In every turn while started, before rows are collected."""
 
     def refresh(self) -> None:
         """About once a second while started."""
@@ -262,6 +266,7 @@ class Transport:
             if now - self._last_refresh >= _REFRESH_S:
                 self._last_refresh = now
                 self._owner.refresh()
+            self._owner.tick()
             self._collect()
         self._announce()
         self._send()
@@ -343,19 +348,19 @@ class Transport:
             try:
                 for message in self._control.feed(data):
                     if isinstance(message, Start):
-                        self._start(message.session)
+                        self._start(message)
                     else:
                         self._stop()
             except WireError:
                 self._disconnect()
                 return
 
-    def _start(self, session: str) -> None:
+    def _start(self, start: Start) -> None:
         if not self._on:
             self._discard()
         self._on = True
         self._last_refresh = time.monotonic()
-        self._owner.started(session)
+        self._owner.started(start.session, start.gpu)
 
     def _stop(self) -> None:
         if self._on:

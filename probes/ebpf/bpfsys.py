@@ -16,11 +16,11 @@ import os
 import struct
 from dataclasses import dataclass
 
+from gpucorrelate.probes.ebpf import syscall_numbers
 from gpucorrelate.probes.wire.errors import KernelSupportError
 
-#: System calls of x86-64.
-_NR_PERF_EVENT_OPEN = 298
-_NR_BPF = 321
+_NR_PERF_EVENT_OPEN = syscall_numbers.own("perf_event_open")
+_NR_BPF = syscall_numbers.own("bpf")
 
 _ATTR_BYTES = 128
 _LOG_BYTES = 1 << 20

@@ -17,6 +17,7 @@ import sys
 from pathlib import Path
 
 from gpucorrelate.probes.ebpf import layout
+from gpucorrelate.probes.ebpf.syscall_numbers import ARM64, X86_64
 from gpucorrelate.probes.wire import cgen
 from gpucorrelate.probes.wire.errors import GpucorrelateError
 
@@ -24,7 +25,7 @@ HERE = Path(__file__).resolve().parent
 
 #: ``platform.machine()`` -> libbpf's name of the architecture, for what the programs are
 #: written for.
-ARCHES = {"x86_64": "x86"}
+ARCHES = {X86_64: "x86", ARM64: "arm64"}
 
 #: v3 has the 64-bit atomics the target bitmap needs (Linux 5.12 and later).
 CFLAGS = ("-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Wextra", "-Werror",
@@ -91,7 +92,8 @@ def build(out: Path = HERE) -> list[Path]:
     machine = platform.machine()
     if machine not in ARCHES:
         raise BuildError(
-            f"no BPF programs for {machine} yet", hint="x86_64 is the only one written so far"
+            f"no BPF programs for {machine} yet",
+            hint=f"they are written for {', '.join(ARCHES)}",
         )
     for path in cgen.stale(generated()):
         path.write_text(dict(generated())[path], encoding="utf-8")

@@ -73,6 +73,22 @@ struct bpf_perf_event_data;
 #define GPC_REGS_ARG2(regs) ((regs)->dx)
 /* User addresses are below this, page tables of five levels included. */
 #define GPC_USER_END (1ull << 56)
+/* arch/x86/include/asm/trap_pf.h: X86_PF_WRITE */
+#define GPC_FAULT_WRITES(error_code) (((error_code) >> 1) & 1)
+#elif defined(__TARGET_ARCH_arm64)
+/* arch/arm64/include/asm/ptrace.h */
+struct pt_regs {
+	unsigned long regs[31];
+	unsigned long orig_x0;
+	int syscallno;
+} GPC_CORE;
+#define GPC_REGS_NR(regs) ((long)(regs)->syscallno)
+#define GPC_REGS_ARG0(regs) ((regs)->orig_x0) /* regs[0] is the result's, too */
+#define GPC_REGS_ARG1(regs) ((regs)->regs[1])
+#define GPC_REGS_ARG2(regs) ((regs)->regs[2])
+#define GPC_USER_END (1ull << 52)
+/* arch/arm64/include/asm/esr.h: ESR_ELx_WNR */
+#define GPC_FAULT_WRITES(error_code) (((error_code) >> 6) & 1)
 #else
 #error "syscall numbers and registers of this architecture are not written yet"
 #endif

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import platform
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpucorrelate.probes.ebpf.ring import as_records, as_words
+from gpucorrelate.probes.ebpf.syscall_numbers import ARM64, ARM64_TO_X86_64, SAME_FROM, UNKNOWN
 from gpucorrelate.probes.ebpf.values import Rows
 from gpucorrelate.probes.wire.schema import (
     BY_NAME,
@@ -29,12 +31,32 @@ if TYPE_CHECKING:
 _NUMPY = {"u8": "u1", "u16": "<u2", "u32": "<u4", "u64": "<u8",
           "i16": "<i2", "i64": "<i8", "str": "<u4"}  # fmt: skip
 _U32 = np.uint64(0xFFFFFFFF)
+_SYSCALLS = {"syscall", "waker_syscall"}
 
 #: Key and value of the sums of short waits, as the structs in waits.bpf.h.
 SUM_KEY = np.dtype([("tid", "<u4"), ("tgid", "<u4"), ("wait_kind", "<u4")])
 SUM_VALUE = np.dtype(
     [(name, "<u8") for name in ("count", "sum_ns", "runq_ns", "max_ns", "start_ns", "end_ns")]
 )
+
+
+def _arm64_table() -> NDArray[np.int16]:
+    found = np.arange(1 << 15, dtype="<i2")
+    found[:SAME_FROM] += UNKNOWN
+    for theirs, ours in ARM64_TO_X86_64:
+        found[theirs] = ours
+    return found
+
+
+_TABLES = {ARM64: _arm64_table()}
+
+
+def as_x86_64(numbers: NDArray[np.generic], machine: str) -> NDArray[np.generic]:
+    """Numbers of a machine's system calls as those of x86-64; negative ones stay."""
+    if machine not in _TABLES:
+        return numbers
+    theirs = numbers.astype("<i2")
+    return np.where(theirs < 0, theirs, _TABLES[machine][np.maximum(theirs, 0)])
 
 
 def _rows(name: str, count: int, fields: Mapping[str, NDArray[np.generic]]) -> Rows:
@@ -47,7 +69,10 @@ def _rows(name: str, count: int, fields: Mapping[str, NDArray[np.generic]]) -> R
 
 
 def _named(records: NDArray[np.void]) -> dict[str, NDArray[np.generic]]:
-    return {name: records[name] for name in records.dtype.names or ()}
+    fields = {name: records[name] for name in records.dtype.names or ()}
+    for name in _SYSCALLS & fields.keys():
+        fields[name] = as_x86_64(fields[name], platform.machine())
+    return fields
 
 
 def wait_rows(records: NDArray[np.void]) -> Rows:

@@ -22,7 +22,7 @@ static __always_inline int fault_begin(__u64 addr, __u64 error_code, __u8 flags)
 	s->fault_block_ns = 0;
 	s->fault_wake_ns = 0;
 	s->fault_tid = s->fault_tgid = 0;
-	s->fault_flags = flags | (error_code & 2 ? GPC_FF_WRITE : 0);
+	s->fault_flags = flags | (GPC_FAULT_WRITES(error_code) ? GPC_FF_WRITE : 0);
 	s->fault_nr = flags ? syscall_of(task) : -1;
 	s->fault_ns = bpf_ktime_get_ns();
 	return 0;

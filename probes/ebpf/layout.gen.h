@@ -17,6 +17,47 @@
 #define GPC_MAP_MARK 0x47500000
 
 #define GPC_KINDS 512
+#if defined(__TARGET_ARCH_arm64)
+#define GPC_KIND_TABLE \
+	{ \
+		[22] = GPC_WAIT_EPOLL, /* epoll_pwait */ \
+		[29] = GPC_WAIT_IOCTL, /* ioctl */ \
+		[63] = GPC_WAIT_READ, /* read */ \
+		[64] = GPC_WAIT_WRITE, /* write */ \
+		[65] = GPC_WAIT_READ, /* readv */ \
+		[66] = GPC_WAIT_WRITE, /* writev */ \
+		[67] = GPC_WAIT_READ, /* pread64 */ \
+		[68] = GPC_WAIT_WRITE, /* pwrite64 */ \
+		[69] = GPC_WAIT_READ, /* preadv */ \
+		[70] = GPC_WAIT_WRITE, /* pwritev */ \
+		[71] = GPC_WAIT_WRITE, /* sendfile */ \
+		[72] = GPC_WAIT_SELECT, /* pselect6 */ \
+		[73] = GPC_WAIT_POLL, /* ppoll */ \
+		[75] = GPC_WAIT_WRITE, /* vmsplice */ \
+		[76] = GPC_WAIT_READ, /* splice: fd_in */ \
+		[82] = GPC_WAIT_WRITE, /* fsync */ \
+		[83] = GPC_WAIT_WRITE, /* fdatasync */ \
+		[84] = GPC_WAIT_WRITE, /* sync_file_range */ \
+		[98] = GPC_WAIT_FUTEX, /* futex */ \
+		[101] = GPC_WAIT_SLEEP, /* nanosleep */ \
+		[115] = GPC_WAIT_SLEEP, /* clock_nanosleep */ \
+		[202] = GPC_WAIT_READ, /* accept */ \
+		[203] = GPC_WAIT_WRITE, /* connect */ \
+		[206] = GPC_WAIT_WRITE, /* sendto */ \
+		[207] = GPC_WAIT_READ, /* recvfrom */ \
+		[211] = GPC_WAIT_WRITE, /* sendmsg */ \
+		[212] = GPC_WAIT_READ, /* recvmsg */ \
+		[242] = GPC_WAIT_READ, /* accept4 */ \
+		[243] = GPC_WAIT_READ, /* recvmmsg */ \
+		[269] = GPC_WAIT_WRITE, /* sendmmsg */ \
+		[286] = GPC_WAIT_READ, /* preadv2 */ \
+		[287] = GPC_WAIT_WRITE, /* pwritev2 */ \
+		[426] = GPC_WAIT_IO_URING, /* io_uring_enter */ \
+		[441] = GPC_WAIT_EPOLL, /* epoll_pwait2 */ \
+		[449] = GPC_WAIT_FUTEX, /* futex_waitv */ \
+		[455] = GPC_WAIT_FUTEX, /* futex_wait */ \
+	}
+#else
 #define GPC_KIND_TABLE \
 	{ \
 		[0] = GPC_WAIT_READ, /* read */ \
@@ -59,6 +100,7 @@
 		[449] = GPC_WAIT_FUTEX, /* futex_waitv */ \
 		[455] = GPC_WAIT_FUTEX, /* futex_wait */ \
 	}
+#endif
 
 enum {
 	GPC_CFG_MIN_WAIT_NS = 0,

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpucorrelate.probes.ebpf import syscall_numbers
+from gpucorrelate.probes.ebpf.values import LONGEST_MIN_WAIT_NS
 from gpucorrelate.probes.wire.errors import NoSuchProcessError, SelfTestError
 from gpucorrelate.probes.wire.frame import StringTable
 from gpucorrelate.probes.wire.schema import BY_NAME, FdKind, WaitKind
@@ -22,21 +24,24 @@ if TYPE_CHECKING:
 
 #: On a very busy machine the reader may not get to wait in time: try again.
 _TRIES = 5
-_WAIT_S = 0.005
+#: So much longer than the shortest wait that is told of, and not summed, is the one made.
+_LONGER_NS = 5_000_000
+_LOOK_S = 0.0005
 _READ_WITHIN_S = 0.5
-_NR_READ = 0
+_NR_READ = syscall_numbers.own("read")
 #: A program must see at least this part of the wait as it looks from outside.
 _SEEN_PART = 0.5
 
 
 @dataclass(frozen=True)
 class _Made:
-    """The wait that was made: who waited when, and who ended it."""
+    """The wait that was made: who waited when and how long at least, and who ended it."""
 
     tid: int
     waker_tid: int
     before_ns: int
     after_ns: int
+    length_ns: int
 
 
 def _until_reading(tid: int) -> None:
@@ -50,11 +55,11 @@ def _until_reading(tid: int) -> None:
             return  # no procfs of our own namespace: what follows takes longer than a read does
         if text.startswith(f"{_NR_READ} "):
             return
-        time.sleep(_WAIT_S / 10)
+        time.sleep(_LOOK_S)
 
 
-def _make_wait() -> _Made:
-    """Read from an empty pipe until a second thread writes to it."""
+def _make_wait(length_ns: int) -> _Made:
+    """Read from an empty pipe until, so much later, a second thread writes to it."""
     reader, writer = os.pipe()
     waker: list[int] = []
     tid = threading.get_native_id()
@@ -62,7 +67,7 @@ def _make_wait() -> _Made:
     def wake() -> None:
         waker.append(threading.get_native_id())
         _until_reading(tid)
-        time.sleep(_WAIT_S)
+        time.sleep(length_ns / 1e9)
         os.write(writer, b"x")
 
     thread = threading.Thread(target=wake, name="gpucorrelate-selftest")
@@ -73,7 +78,7 @@ def _make_wait() -> _Made:
     thread.join()
     os.close(reader)
     os.close(writer)
-    return _Made(tid, waker[0], before, after)
+    return _Made(tid, waker[0], before, after, length_ns)
 
 
 def _column(rows: Rows, name: str) -> list[int]:
@@ -111,16 +116,21 @@ def _problem(made: _Made, found: list[Rows], tgids: frozenset[int]) -> str:
             continue
         if start < made.before_ns or end > made.after_ns:
             return "the clock is not CLOCK_MONOTONIC"
-        if end - start < _SEEN_PART * _WAIT_S * 1e9:
-            return f"the wait is {(end - start) / 1e6:.3f} ms long, made were {_WAIT_S * 1e3} ms"
+        if end - start < _SEEN_PART * made.length_ns:
+            made_ms = made.length_ns / 1e6
+            return f"the wait is {(end - start) / 1e6:.3f} ms long, made were {made_ms} ms"
         if row_waker != waker:
             return f"woken by thread {row_waker}, really by {waker}"
         return ""
     return f"the wait was not among {len(waits)} seen"
 
 
-def run(tracer: Tracer) -> None:
+def run(tracer: Tracer, min_wait_ns: int = 0) -> None:
     """Make a wait in this process and check that the tracer tells tid, length and waker rightly.
+
+    Args:
+        tracer: Programs that run.
+        min_wait_ns: They sum shorter waits and do not tell of each, so the wait is longer.
 
     Raises:
         SelfTestError: it does not, or does not see the wait.
@@ -128,6 +138,7 @@ def run(tracer: Tracer) -> None:
     pid = os.getpid()
     strings = StringTable()
     problem = ""
+    length_ns = _LONGER_NS + min(min_wait_ns, LONGEST_MIN_WAIT_NS)
     for _ in range(_TRIES):
         try:
             tracer.add_target(pid)
@@ -136,7 +147,7 @@ def run(tracer: Tracer) -> None:
             continue
         ours = tracer.targets()
         try:
-            made = _make_wait()
+            made = _make_wait(length_ns)
         finally:
             tracer.remove_target(pid)
         problem = _problem(made, tracer.drain(strings), ours)

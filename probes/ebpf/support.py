@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpucorrelate.probes.ebpf import bcc, bpf
+from gpucorrelate.probes.ebpf.syscall_numbers import ARM64, X86_64
 from gpucorrelate.probes.ebpf.values import BACKENDS, Backend
 from gpucorrelate.probes.wire.errors import KernelSupportError
 
@@ -44,6 +45,8 @@ FAULT_EVENTS = {"fault_minor": 5, "fault_major": 6}
 SPIN_PROGRAM = "spin_syscall"
 SPIN_TRACEPOINT = "sys_enter"
 WALK_PROGRAM = "walk_tasks"
+#: What the programs are written for; of BCC's the registers of one machine alone are tried.
+MACHINES = {Backend.LIBBPF: (X86_64, ARM64), Backend.BCC: (X86_64,)}
 
 _TRACEPOINTS = (*SCHED_PROGRAMS.values(), *TASK_PROGRAMS.values(), *CONTEXT_PROGRAMS.values(),
                 *FAULT_PROGRAMS.values(), SPIN_TRACEPOINT)  # fmt: skip
@@ -237,8 +240,14 @@ def _fatal(found: KernelFacts, backend: Backend) -> list[Missing]:
     def lacks(why: str, mend: str) -> None:
         missing.append(Missing("ebpf.sched", why, mend, fatal=True))
 
-    if found.machine != "x86_64":
-        lacks(f"the BPF programs are not written for {found.machine}", "")
+    if found.machine not in MACHINES[backend]:
+        others = [one.value for one in Backend if found.machine in MACHINES[one]]
+        lacks(
+            f"the BPF programs are not written for {found.machine} by way of {backend.value}"
+            if others
+            else f"the BPF programs are not written for {found.machine}",
+            f"use the other backend ({others[0]})" if others else "",
+        )
     if not found.btf:
         lacks(
             "the kernel has no BTF (/sys/kernel/btf/vmlinux)",
@@ -270,6 +279,8 @@ def _faults(found: KernelFacts) -> tuple[list[str], list[Missing]]:
     absent = [name for name in FAULT_PROGRAMS.values() if name not in found.symbols]
     if "page_fault_user" in absent or "page_fault_kernel" in absent:
         why = f"the kernel lacks {', '.join(absent)}"
+        if found.machine == ARM64:
+            why += " (as all of arm64): page faults that block show as waits, without address"
         return [], [Missing("ebpf.faults", why, "")]
     programs = [name for name, needs in FAULT_PROGRAMS.items() if needs in found.symbols]
     missing: list[Missing] = []

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which system call is which kind of wait, declared once; the programs look it up in a table.
 
-Numbers of x86-64: arch/x86/entry/syscalls/syscall_64.tbl of Linux.
+Numbers of x86-64: arch/x86/entry/syscalls/syscall_64.tbl of Linux; others follow by name.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from gpucorrelate.probes.ebpf.syscall_numbers import ARM64_TO_X86_64, SAME_FROM
 from gpucorrelate.probes.wire.schema import WaitKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 #: Entries of the table; the number is masked with this less one in C.
 KINDS = 512
@@ -70,17 +75,40 @@ SYSCALLS = tuple(
 
 
 def table() -> bytes:
-    """The table as it lies in memory: the kind of each number, ``OTHER`` where none is named."""
+    """x86-64's table as it lies in memory: the kind of each number, ``OTHER`` if none is named."""
     kinds = bytearray([WaitKind.OTHER]) * KINDS
     for call in SYSCALLS:
         kinds[call.number] = call.kind
     return bytes(kinds)
 
 
-def c_table() -> str:
-    """The table as C macros."""
+def _initialiser(calls: Iterable[Syscall]) -> str:
     lines = [f"\t\t[{call.number}] = GPC_WAIT_{call.kind.name}, /* {call.name} */ \\"
-             for call in SYSCALLS]  # fmt: skip
+             for call in calls]  # fmt: skip
+    return "\n".join(["#define GPC_KIND_TABLE \\", "\t{ \\", *lines, "\t}"])
+
+
+def arm64() -> list[Syscall]:
+    """Those that arm64 has, with its numbers; it has no ``poll``, ``select``, ``epoll_wait``."""
+    theirs = {ours: number for number, ours in ARM64_TO_X86_64}
+    found = [
+        Syscall(call.number if call.number >= SAME_FROM else theirs[call.number], call.name,
+                call.kind)
+        for call in SYSCALLS
+        if call.number >= SAME_FROM or call.number in theirs
+    ]  # fmt: skip
+    return sorted(found, key=lambda call: call.number)
+
+
+def c_table() -> str:
+    """The tables as C macros."""
     return "\n".join(
-        [f"#define GPC_KINDS {KINDS}", "#define GPC_KIND_TABLE \\", "\t{ \\", *lines, "\t}"]
+        [
+            f"#define GPC_KINDS {KINDS}",
+            "#if defined(__TARGET_ARCH_arm64)",
+            _initialiser(arm64()),
+            "#else",
+            _initialiser(SYSCALLS),
+            "#endif",
+        ]
     )

@@ -10,6 +10,13 @@
 #define NR_FUTEX_WAITV 449
 #define NR_NANOSLEEP 35
 #define NR_FUTEX_WAIT 455
+#elif defined(__TARGET_ARCH_arm64)
+/* include/uapi/asm-generic/unistd.h */
+#define NR_SCHED_YIELD 124
+#define NR_FUTEX 98
+#define NR_FUTEX_WAITV 449
+#define NR_NANOSLEEP 101
+#define NR_FUTEX_WAIT 455
 #endif
 
 /* include/uapi/linux/futex.h */

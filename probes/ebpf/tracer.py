@@ -91,7 +91,7 @@ class Tracer:
         try:
             kernel.attach()
             tracer = cls(kernel, found, config)
-            selftest.run(tracer)
+            selftest.run(tracer, config.min_wait_ns)
             tracer.fault_trap_ns = trap.measure(tracer) if "fault_user" in kernel.attached else 0
             tracer.losses()  # what the self-test lost is nobody's loss
             if config.yields:

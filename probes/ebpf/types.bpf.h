@@ -90,12 +90,14 @@ struct bpf_iter__task {
 	struct task_struct *task;
 } GPC_CORE;
 
-/* x86-64 */
+/* Of other architectures: see compat.bpf.h. */
+#ifdef __TARGET_ARCH_x86
 struct pt_regs {
 	unsigned long di;
 	unsigned long si;
 	unsigned long dx;
 	unsigned long orig_ax;
 } GPC_CORE;
+#endif
 
 #endif

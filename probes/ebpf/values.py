@@ -20,6 +20,8 @@ class Backend(enum.StrEnum):
 
 #: What may be asked for; ``auto``: libbpf where it works, else BCC where that is installed.
 BACKENDS = ("auto", *(backend.value for backend in Backend))
+#: The longest that ``TracerConfig.min_wait_ns`` may be: the self-test makes a longer wait.
+LONGEST_MIN_WAIT_NS = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,8 @@ class TracerConfig:
 
     Attributes:
         ring_bytes: Ring per CPU; rounded down to a power of two of pages.
-        min_wait_ns: Shorter waits are summed in the kernel per thread and kind; 0: none are.
+        min_wait_ns: Shorter waits are summed in the kernel per thread and kind; 0: none are;
+            at most ``LONGEST_MIN_WAIT_NS``.
         faults: Whether page faults are traced; costs every fault of the machine a little.
         yields: Whether runs of ``sched_yield`` are traced; costs every syscall a little.
         backend: ``libbpf``, ``bcc``, or ``auto``: libbpf where it works, else BCC if it is there.

@@ -3,9 +3,8 @@
 
 Read from ``/proc/pressure`` for the machine and from the ``.pressure`` files of a cgroup v2 for
 the tasks in it (Linux kernel, Documentation/accounting/psi.rst). The totals are what a window
-is judged by; the averages speak of 10, 60 and 300 s whatever the window was. The kernel's triggers
-are not used: the totals say how long, at every look, while a trigger says once in half a second
-at most that it was longer than so, and has the kernel run a thread for it.
+is judged by; the averages speak of 10, 60 and 300 s whatever the window was. What happens between
+two looks the kernel's own triggers tell: ``psi_triggers``.
 """
 
 from __future__ import annotations

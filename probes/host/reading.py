@@ -113,7 +113,14 @@ class Change:
 
 @dataclass(frozen=True)
 class Round:
-    """What one look of a poller brought: numbers, and what is no number."""
+    """What one look of a poller brought: numbers, and what is no number.
+
+    Attributes:
+        sample: The numbers.
+        changes: What is no number and became another.
+        urgent: Something goes wrong now: all should be looked at more often for a while.
+    """
 
     sample: Sample = field(default_factory=Sample)
     changes: tuple[Change, ...] = ()
+    urgent: bool = False

@@ -115,6 +115,8 @@ class ThreadGroup:
         # Those that may change without having been given a CPU: they had one.
         self._restless: dict[int, _Thread] = {}
         self._left_out = 0
+        #: Threads found in the last round to have ended.
+        self.gone: list[int] = []
         self._complaints: frozenset[Missing] = frozenset()
         self._blocked = self._named = 0
         self._counted = self._counts()
@@ -141,6 +143,7 @@ class ThreadGroup:
         stat = parse_task_stat(self._stat.read().decode("utf-8", "replace"))
         count = min(stat.threads, self._most) if stat is not None else -1
         self._blocked = self._named = 0
+        self.gone = []
         out.now()
         data = self._read_all()
         due = self._restless | {thread.tid: thread for thread in self._order[turn::turns]}
@@ -324,6 +327,7 @@ class ThreadGroup:
                 self._held.give()
         del self._threads[thread.tid]
         self._restless.pop(thread.tid, None)
+        self.gone.append(thread.tid)
 
     def close(self) -> None:
         """Let go of all files."""

@@ -32,12 +32,14 @@ class ThreadRound:
         t_ns: When this one began.
         sample: Numbers that changed, and what became missing.
         looks: Threads that ran since the round before, or were looked at again.
+        gone: Threads that ended, of processes that did not.
     """
 
     since_ns: int
     t_ns: int
     sample: Sample
     looks: tuple[ThreadLook, ...]
+    gone: tuple[int, ...] = ()
 
 
 class ThreadPoller:
@@ -78,13 +80,16 @@ class ThreadPoller:
         out = Collected(everything=everything)
         began_ns = out.t_ns
         looks: list[ThreadLook] = []
+        gone: list[int] = []
         wrong: list[Missing] = []
         wanted = set(pids)
         for pid in self._processes.keys() - wanted:
             self._processes.pop(pid).close()
         for pid in sorted(wanted):
             try:
-                self._process(pid).poll(out, looks, self._rounds % self._turns, self._turns)
+                group = self._process(pid)
+                group.poll(out, looks, self._rounds % self._turns, self._turns)
+                gone += group.gone
             except OSError as error:
                 wrong.append(Missing("threads", f"pid:{pid}", reason_of(error)))
                 if pid in self._processes:
@@ -93,7 +98,7 @@ class ThreadPoller:
         self._complaints = frozenset(wrong)
         self._rounds += 1
         since_ns, self._since_ns = self._since_ns, began_ns
-        return ThreadRound(since_ns, began_ns, out.sample(), tuple(looks))
+        return ThreadRound(since_ns, began_ns, out.sample(), tuple(looks), tuple(gone))
 
     def standing(self) -> Standing:
         """How it stands as of the last round."""

@@ -4,6 +4,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+
+#: What changes call a guess at a thread's role; their subject is the thread.
+ROLE = "role"
+_GUESS = re.compile(r"(?P<role>\S+) \(guessed by its (?P<basis>[a-z]+)\)", re.ASCII)
 
 #: Parts of a process's name or title, in lower case: ``VLLM::EngineCore_DP0``,
 #: ``VLLM::Worker_TP1``, ``VllmWorker-1``, ``VLLM::APIServer_0``, ``VLLM::DPCoordinator``.
@@ -27,3 +32,28 @@ def role_of_process(name: str) -> str:
         if pattern.search(lowered):
             return role
     return ""
+
+
+@dataclass(frozen=True)
+class GuessedRole:
+    """What a thread seems to be there for, where its own process does not say.
+
+    Attributes:
+        role: ``core.zmq``, ``worker.openmp``, ``api.main``; ``zmq`` where the process's part is
+            not known.
+        basis: What tells it: ``name`` or ``behaviour``.
+    """
+
+    role: str
+    basis: str
+
+    @property
+    def text(self) -> str:
+        """``core.zmq (guessed by its name)``."""
+        return f"{self.role} (guessed by its {self.basis})"
+
+    @classmethod
+    def parse(cls, text: str) -> GuessedRole | None:
+        """The opposite of ``text``; None for any other."""
+        found = _GUESS.fullmatch(text)
+        return cls(found["role"], found["basis"]) if found else None

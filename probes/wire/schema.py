@@ -677,6 +677,33 @@ KINDS: tuple[Kind, ...] = (
             _c("after", "str", "what it is; 0: it is there no more"),
         ),
     ),
+    Kind(
+        32,
+        "trace_context",
+        "The trace that a request's caller counts it to: its W3C traceparent, checked. Other "
+        "headers are not kept.",
+        (
+            _c("request", "str", "internal request id; 0: not known yet (then http is set)"),
+            _c("http", "u64", "HTTP exchange number in this process; 0: none"),
+            _c("t_ns", "i64", "when it was read"),
+            _c("trace_high", "u64", "trace id, upper half"),
+            _c("trace_low", "u64", "trace id, lower half; both halves are never 0"),
+            _c("parent", "u64", "id of the caller's span, never 0"),
+            _c("flags", "u8", "trace flags: 1 sampled, 2 the trace id's lower 7 bytes are random"),
+        ),
+    ),
+    Kind(
+        33,
+        "gpu_window",
+        "A stretch in which a process's GPU work was recorded. Where a stream has such rows, "
+        "nothing is known of its GPU outside them.",
+        (
+            _c("window", "u32", "number of the window in this process, from 1"),
+            _c("start_ns", "i64", "recorded from here"),
+            _c("end_ns", "i64", "to here, or on: the next row says"),
+            _c("what", "u8", "bits: 1 graphs as wholes, 2 their nodes, 4 waits, 8 API calls"),
+        ),
+    ),
 )
 
 BY_ID: dict[int, Kind] = {kind.id: kind for kind in KINDS}

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
+from gpucorrelate.correlator.guessed_roles import guessed_roles, stated_roles
 from gpucorrelate.correlator.report.values import Category
 from tests.engine.client import Load, load, mixed_requests
 from tests.engine.daemon import ingest_env, running_daemon
@@ -227,3 +228,24 @@ def test_a_requests_context_tells_the_limit(quota: Quota) -> None:
         telling += bool(noted)
     assert judged >= 3
     assert telling == judged
+
+
+def test_native_threads_have_guessed_roles_and_python_threads_their_own(quota: Quota) -> None:
+    capture = quota.traced.capture
+    host = quota.traced.run.summary().host
+    assert host is not None
+    told = {(one.role, one.role_by) for one in host.roles}
+    for process in ("api", "core"):
+        assert (f"{process}.main", "process") in told
+        assert (f"{process}.zmq", "name") in told
+    assert ("worker0.main", "process") in told
+    guessed = guessed_roles(capture)
+    rows = capture.table("task")
+    names = {
+        tid: capture.strings[comm]
+        for tid, comm in zip(rows["tid"].tolist(), rows["comm"].tolist(), strict=True)
+    }
+    zmq = [tid for tid, name in names.items() if name.startswith("ZMQbg")]
+    assert len(zmq) > 5
+    assert {guessed[tid].role.rpartition(".")[2] for tid in zmq} == {"zmq"}
+    assert not guessed.keys() & stated_roles(capture).keys()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from gpucorrelate.probes.agents.raised import message_hash
 from gpucorrelate.probes.agents.transport import Pace
 from gpucorrelate.probes.wire.schema import StepStatus
 from tests.engine.client import Load, Result, load, mixed_requests
@@ -144,7 +145,10 @@ def test_step_that_raises_is_closed_with_its_error(tmp_path: Path) -> None:
     failed = ends.select(ends["status"] == StepStatus.ERROR)
     # Two when the next one had gone to the workers before the first had failed there.
     assert len(failed) in (1, 2)
-    assert all("execute_model raises" in capture.strings[i] for i in failed["error"].tolist())
+    told = [capture.strings[i] for i in failed["error"].tolist()]
+    assert all(text.startswith("RuntimeError") for text in told), told
+    said = message_hash("gpucorrelate-lab: execute_model raises, as asked")
+    assert told[0].endswith(f", message {said}"), told
     begun = capture.table("step_begin")["step"]
     assert np.isin(begun, ends["step"]).all(), "a step was left open"
 

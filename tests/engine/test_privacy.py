@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gpucorrelate.probes.agents.raised import message_hash
 from tests.engine.client import Request, Result, load
 from tests.engine.daemon import ingest_env, running_daemon
 from tests.engine.server import SYNC, running_server
+from tests.engine.traced import capture_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,10 +33,11 @@ _RUN = 6
 
 @dataclass(frozen=True)
 class Recorded:
-    """A recording as it lies on the disk, and what the client sent and got."""
+    """A recording as it lies on the disk, what the client sent and got, and what was raised."""
 
     data: bytes
     results: tuple[Result, ...]
+    raised: tuple[str, ...]
 
 
 def _refused(url: str) -> int:
@@ -56,9 +59,11 @@ def _refused(url: str) -> int:
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
     folder = tmp_path_factory.mktemp("privacy")
+    (folder / "flags").mkdir()
+    env = {**ingest_env(folder), "GPUCORRELATE_LAB_DIR": str(folder)}
     with (
         running_daemon(folder) as daemon,
-        running_server(SYNC, folder, env=ingest_env(folder)) as server,
+        running_server(SYNC, folder, env=env) as server,
     ):
         session = daemon.attach(server.pid, agents=2 + SYNC.workers).session
         requests = [
@@ -66,17 +71,33 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
         ]
         results = load(server.url, requests, concurrency=3)
         assert _refused(server.url) == 400
+        # The engine dies of an exception that quotes the prompt, as those of a tokenizer do.
+        (folder / "flags" / "core.execute.raise").write_text(f": {' '.join(_WORDS)}")
+        last = Request("private-dead", " ".join(_WORDS), max_tokens=8)
+        (dead,) = load(server.url, [last], concurrency=1)
+        assert not dead.ok
         time.sleep(1)
+        assert _WORDS[0] in server.log_path.read_text(), "the engine's own log has it"
         daemon.client.detach(session=session)
         out = io.BytesIO()
         daemon.client.copy_session(session, out)
-        yield Recorded(out.getvalue(), tuple(results))
+        ends = capture_of(daemon.client, session, results)
+        errors = ends.table("step_end")["error"].tolist()
+        raised = tuple(text for text in (ends.strings[i] for i in errors) if text)
+        yield Recorded(out.getvalue(), tuple(results), raised)
 
 
 def test_the_requests_are_recorded(recorded: Recorded) -> None:
     for result in recorded.results:
         assert result.ok
         assert result.request.request_id.encode() in recorded.data
+
+
+def test_of_what_a_step_raised_the_kind_is_recorded(recorded: Recorded) -> None:
+    assert recorded.raised
+    said = f"gpucorrelate-lab: execute_model raises, as asked: {' '.join(_WORDS)}"
+    assert recorded.raised[0].startswith("RuntimeError")
+    assert recorded.raised[0].endswith(f", message {message_hash(said)}")
 
 
 def test_no_text_of_a_request_and_no_credential_is_recorded(recorded: Recorded) -> None:

@@ -37,6 +37,7 @@ from gpucorrelate.probes.importers.rows import StepMatcher
 from gpucorrelate.probes.wire.errors import GpucorrelateError, StoreError, TraceError, UsageError
 from gpucorrelate.probes.wire.frame import HEADER, MAGIC, Damage, read_frames
 from tests.fuzz.target import MEMORY, Target, file_of
+from tests.unit.profile_rows import tables_of
 from tests.unit.synth import API, CORE, MS, WORKER, Recording
 
 if TYPE_CHECKING:
@@ -63,15 +64,7 @@ def _read(path: Path) -> Any:
     except TraceError as exc:
         return exc.message
     (process,) = trace.processes
-    texts = list(process.texts)
-    tables = [
-        [
-            [texts[i] for i in values] if column.ctype == "str" else list(values)
-            for column, values in zip(rows.kind.columns, rows.columns, strict=True)
-        ]
-        for rows in (process.ops, process.api, process.syncs)
-    ]
-    found = tables, process.ranges, sorted(trace.problems.lines()), trace.facts
+    found = tables_of(process), process.ranges, sorted(trace.problems.lines()), trace.facts
     written = b"".join(frames_of([replace(trace, source="t")], matcher))
     assert not [item for item in read_frames(io.BytesIO(written)) if isinstance(item, Damage)]
     return found

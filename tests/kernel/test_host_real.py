@@ -26,13 +26,14 @@ from gpucorrelate.probes.host import psi
 from gpucorrelate.probes.host.cgroup import CgroupPoller, CgroupRound
 from gpucorrelate.probes.host.kernel_text import NO_LIMIT
 from gpucorrelate.probes.host.processes import ProcessPoller
+from gpucorrelate.probes.host.psi_triggers import PressureTriggers
 from gpucorrelate.probes.host.source import Descriptors, Folder, KeptFile, reason_of
 from gpucorrelate.probes.host.threads import ThreadPoller
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-    from gpucorrelate.probes.host.reading import Sample
+    from gpucorrelate.probes.host.reading import Change, Sample
     from gpucorrelate.probes.host.thread_group import ThreadLook
 
 S = 1_000_000_000
@@ -334,3 +335,42 @@ def test_run_delay_is_what_a_hog_on_the_same_cpu_takes() -> None:
     assert 0.9 < (ran + waited) / wall < 1.1
     assert waited / wall > 0.35
     assert grown(first, last, part, "thread.involuntary_switches") > 10
+
+
+def test_the_kernel_tells_of_a_stall_that_nobody_read() -> None:
+    """No file is read while two hogs share a CPU; their cgroup alone stands still."""
+    cpu, name = own_cpu(), "cpu pressure"
+    with group("", "outer/pressed") as pressed, group("", "calm") as calm:
+        triggers = PressureTriggers()
+        with child(IDLE, calm) as idle, child(IDLE, pressed) as other:
+            pids = (idle.pid, other.pid)
+            assert not triggers.poll(pids).urgent
+            subjects = {f"cgroup:/{pressed.parent.name}/{pressed.name}", f"cgroup:/{calm.name}"}
+            lacking = {one.subject: one.reason for one in triggers.standing().missing}
+            assert not lacking.keys() & subjects, lacking
+            began_ns = time.monotonic_ns()
+            with child(BUSY, pressed, cpu=cpu), child(BUSY, pressed, cpu=cpu):
+                time.sleep(1.5)
+            ended_ns = time.monotonic_ns()
+            seen = _until(triggers, pids, pressed.name, lambda one: bool(one.after))
+            assert seen.what == name
+            assert seen.since_ns < ended_ns and began_ns < seen.t_ns
+            over = _until(triggers, pids, pressed.name, lambda one: not one.after)
+            assert (over.what, over.before) == (name, seen.after)
+            assert over.since_ns >= seen.t_ns
+        triggers.close()
+        assert not triggers.standing().works
+
+
+def _until(
+    triggers: PressureTriggers, pids: tuple[int, ...], part: str, wanted: Callable[[Change], bool]
+) -> Change:
+    deadline = time.monotonic() + CHILD_S
+    while time.monotonic() < deadline:
+        found = triggers.poll(pids)
+        assert not any("calm" in one.subject for one in found.changes)
+        for one in found.changes:
+            if part in one.subject and wanted(one):
+                return one
+        time.sleep(0.1)
+    raise AssertionError(f"nothing was said of {part}")

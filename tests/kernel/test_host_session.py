@@ -9,8 +9,6 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-import pytest
-
 from gpucorrelate.correlator.capture import Capture
 from gpucorrelate.daemon.client import open_recording
 from gpucorrelate.probes.wire.schema import CapabilityState
@@ -18,18 +16,10 @@ from tests.kernel.test_host_real import BUSY, child, group
 from tests.unit.daemon_kit import Yard, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 S = 1_000_000_000
 _QUOTA = "cpu.cfs_quota_us"
-
-
-@pytest.fixture
-def yard() -> Iterator[Yard]:
-    made = Yard()
-    yield made
-    made.clear()
 
 
 def texts(capture: Capture, table: str, *columns: str) -> list[tuple[str, ...]]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from gpucorrelate.daemon.configkeys import BOUNDS
 from gpucorrelate.probes.ebpf.tracer import Tracer, TracerConfig
 from gpucorrelate.probes.wire.schema import FdKind, SpinSource, WaitFlag, WaitKind
 from tests.kernel.observe import (
@@ -79,6 +80,14 @@ def test_a_wait_open_at_the_report_is_told_and_goes_on(tracer: Tracer) -> None:
 def summing(backend: str) -> Iterator[Tracer]:
     made = Tracer.start(TracerConfig(min_wait_ns=2_000_000, backend=backend))
     yield made
+    made.stop()
+
+
+@pytest.mark.parametrize("min_wait_ns", [6_000_000, BOUNDS["min_wait_ns"].high])
+def test_the_self_test_passes_whatever_is_summed(backend: str, min_wait_ns: int) -> None:
+    """It trusts only a wait that it sees, and shorter ones than that are summed."""
+    made = Tracer.start(TracerConfig(min_wait_ns=min_wait_ns, backend=backend))
+    assert made.backend == backend
     made.stop()
 
 

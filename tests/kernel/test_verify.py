@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -24,9 +25,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpucorrelate.probes.ebpf.tracer import Tracer
+    from gpucorrelate.verify.truth import Played
 
 GPUCORRELATE = (sys.executable, "-c", "from gpucorrelate.cli.main import main; main()")
 _ENV = {**os.environ, "PYTHONPATH": str(ROOT)}
+_TRIES, _MADE_PART = 8, 0.1
 
 
 @pytest.fixture(scope="module")
@@ -35,15 +38,29 @@ def tracer(backend: str) -> Iterator[Tracer]:
         yield made
 
 
+def _played(tracer: Tracer, name: str) -> Played:
+    """A scenario in which some of what was to happen happened.
+
+    On a busy machine who was to be held up may get its turn when the other is long through: of
+    the microseconds that are left then no share can be told.
+    """
+    for seed in range(7, 7 + _TRIES):
+        played = observe.play(tracer, BY_NAME[name], seed=seed, rounds=6)
+        if played.impossible:
+            pytest.skip(played.impossible)
+        whole_ns = sum(op.end_ns - op.start_ns for op in played.operations if not op.control)
+        if score.of(played).injected_ns > _MADE_PART * whole_ns:
+            return played
+    raise AssertionError(f"nothing happened in {_TRIES} tries: the machine is too busy")
+
+
 @pytest.mark.parametrize(
     "name",
     ["pthread-mutex", "gil-hog", "epoll", "untraced-peer", "nanosleep", "major-faults",
      "yield-spin", "sigstop", "fork-exec"],
 )  # fmt: skip
 def test_a_scenario_is_explained(tracer: Tracer, name: str) -> None:
-    played = observe.play(tracer, BY_NAME[name], seed=7, rounds=6)
-    if played.impossible:
-        pytest.skip(played.impossible)
+    played = _played(tracer, name)
     found = score.of(played)
     assert found.operations == found.controls == 6
     assert found.injections
@@ -118,9 +135,12 @@ def _gone(pid: int) -> bool:
     return _state(pid) in {"", "Z"}
 
 
-def test_nothing_is_left_when_it_is_killed() -> None:
-    """Not even with SIGKILL, in the midst of a scenario that limits its own cgroup."""
-    if not (cgroups := _cgroups()):
+@contextlib.contextmanager
+def _in_the_midst(
+    cgroups: frozenset[str],
+) -> Iterator[tuple[subprocess.Popen[bytes], list[int]]]:
+    """A run in the midst of a scenario that limits its own cgroup, and its processes."""
+    if not cgroups:
         pytest.skip("no cgroup with a quota")
     with subprocess.Popen(
         [*GPUCORRELATE, "verify", "--scenario", "cpu-quota"], env=_ENV, stdout=subprocess.PIPE
@@ -128,6 +148,13 @@ def test_nothing_is_left_when_it_is_killed() -> None:
         wait_until(lambda: _cgroups() > cgroups, "the scenario's cgroup", 30)
         children = _scenarios_of(made.pid)
         assert children
+        yield made, children
+
+
+def test_nothing_is_left_when_it_is_killed() -> None:
+    """Not even with SIGKILL."""
+    cgroups = _cgroups()
+    with _in_the_midst(cgroups) as (made, children):
         time.sleep(0.05)
         made.send_signal(signal.SIGKILL)
     wait_until(lambda: all(map(_gone, children)), "the scenario ends with its parent", 30)
@@ -135,13 +162,8 @@ def test_nothing_is_left_when_it_is_killed() -> None:
 
 
 def test_what_all_of_a_killed_run_leaves_the_next_one_removes() -> None:
-    if not (cgroups := _cgroups()):
-        pytest.skip("no cgroup with a quota")
-    with subprocess.Popen(
-        [*GPUCORRELATE, "verify", "--scenario", "cpu-quota"], env=_ENV, stdout=subprocess.PIPE
-    ) as made:
-        wait_until(lambda: _cgroups() > cgroups, "the scenario's cgroup", 30)
-        children = _scenarios_of(made.pid)
+    cgroups = _cgroups()
+    with _in_the_midst(cgroups) as (made, children):
         for pid in children:  # before its parent: it cannot clean up
             os.kill(pid, signal.SIGSTOP)
             os.kill(pid, signal.SIGKILL)

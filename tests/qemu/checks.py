@@ -7,6 +7,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
+from tests.qemu.inside.kit import BACKEND_VARIABLE
 from tests.qemu.kernels import ROOT
 
 if TYPE_CHECKING:
@@ -15,8 +16,13 @@ if TYPE_CHECKING:
 _INSIDE = ROOT / "tests" / "qemu" / "inside"
 
 
-def passed(guest: Guest, name: str) -> int:
+def passed(guest: Guest, name: str, backend: str = "auto") -> int:
     """Run a file of checks; how many there were, all of which passed.
+
+    Args:
+        guest: Where.
+        name: The file.
+        backend: What loads the programs in checks that use ``kit.BACKEND``.
 
     Raises:
         AssertionError: one failed, was skipped, or there was none.
@@ -24,6 +30,7 @@ def passed(guest: Guest, name: str) -> int:
     done = guest.python(
         "-m", "pytest", "-q", "--tb=short", "-c", _INSIDE / "pytest.ini", "--rootdir", ROOT,
         "--confcutdir", _INSIDE, _INSIDE / f"{name}.py", check=False,
+        env={BACKEND_VARIABLE: backend},
     )  # fmt: skip
     found = re.search(r"^(\d+) passed in ", done.text, re.MULTILINE)
     assert done.code == 0 and found, f"on {guest.kernel.release}:\n{done.text}"

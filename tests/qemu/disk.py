@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from packaging.requirements import Requirement
 
+from gpucorrelate.probes.ebpf import bcc
 from tests.qemu.kernels import ROOT
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ _TREE = ("gpucorrelate", "probes", "correlator", "daemon", "cli", "verify", "sys
 _PROGRAMS = ("sh", "env", "cat", "echo", "sleep", "timeout", "true", "nice", "setpriv", "mkdir",
              "dmesg")  # fmt: skip
 #: Loaded by name at run time, so that nothing that is linked names them.
-_LIBRARIES = ("libbpf.so.1", "libudev.so.1")
+_LIBRARIES = ("libbpf.so.1", "libudev.so.1", "libbcc.so.0", "librt.so.1")
 #: Of the standard library: what is large and of no use there.
 _LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "tkinter",
              "ensurepip", "turtledemo"}  # fmt: skip
@@ -82,6 +83,7 @@ def build(folder: Path, kernels: Iterable[BootKernel]) -> Path:
     _skeleton(root)
     _python(root)
     _packages(root)
+    _bcc(root)
     for name in _TREE:
         _copy(ROOT / name, root)
     for name in _PROGRAMS:
@@ -155,6 +157,21 @@ def _packages(root: Path) -> None:
             path = Path(os.path.normpath(str(found.locate_file(file))))
             if path.is_file() and "tests" not in file.parts:
                 _copy(path, root)
+
+
+def _bcc(root: Path) -> None:
+    """BCC and the Python of the system that runs it, where they are installed."""
+    if (found := bcc.find()) is None:
+        return
+    asked = "import sysconfig; print(sysconfig.get_path('stdlib'))"
+    stdlib = subprocess.run(
+        [str(bcc.SYSTEM_PYTHON), "-I", "-c", asked], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    shutil.copytree(
+        stdlib, _inside(root, Path(stdlib)), symlinks=True, dirs_exist_ok=True, ignore=_left_out
+    )
+    _copy_resolved(bcc.SYSTEM_PYTHON, root, bcc.SYSTEM_PYTHON)
+    _copy(Path(found.folder), root)
 
 
 def _inside(root: Path, path: Path) -> Path:

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.qemu.checks import fact, passed
 from tests.qemu.kernels import CACHE
 
@@ -43,6 +45,17 @@ def test_every_program_loads_and_the_recorded_facts_still_hold(guest: Guest) -> 
 
 def test_waits_faults_and_births_are_seen_rightly(guest: Guest) -> None:
     assert passed(guest, "check_waits")
+
+
+@pytest.mark.bcc
+@pytest.mark.parametrize("checks", ["check_kernel", "check_waits"])
+def test_the_same_holds_by_way_of_bcc(guest: Guest, checks: str) -> None:
+    """Compiled in the guest, where there are no headers of any kernel."""
+    headers = f"/lib/modules/{guest.kernel.release}/build"
+    assert guest.run("busybox", "test", "-e", headers, check=False).code
+    assert passed(guest, checks, backend="bcc") >= 3
+    if checks == "check_kernel":
+        assert fact(guest, "backend") == "bcc"
 
 
 def test_delays_made_on_purpose_are_attributed(guest: Guest) -> None:

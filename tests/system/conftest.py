@@ -15,7 +15,7 @@ import pytest
 from tests.system.faults_kit import Engine
 from tests.system.machine import Machine, why_not
 from tests.system.service_kit import DROP_IN, UNIT, USERS, WAITER, is_active
-from tests.unit.daemon_kit import ROOT, Yard
+from tests.unit.daemon_kit import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,13 +34,6 @@ def make(*arguments: str) -> str:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
-
-
-@pytest.fixture
-def yard() -> Iterator[Yard]:
-    made = Yard()
-    yield made
-    made.clear()
 
 
 @pytest.fixture

@@ -7,15 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
 
 import pytest
 
 from gpucorrelate.probes.wire.schema import TaskEvent, WaitKind
 from tests.unit.daemon_kit import Yard, wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.kernel
 
@@ -41,13 +37,6 @@ for _ in range(total // at_once):
 print("done", flush=True)
 sys.stdin.readline()
 """
-
-
-@pytest.fixture
-def yard() -> Iterator[Yard]:
-    made = Yard()
-    yield made
-    made.clear()
 
 
 class Script:

@@ -28,14 +28,6 @@ pytestmark = needs_root
 NOBODY = 65_534
 
 
-@pytest.fixture
-def yard() -> Iterator[Yard]:
-    made = Yard()
-    made.folder.chmod(0o755)
-    yield made
-    made.clear()
-
-
 @contextlib.contextmanager
 def attack(daemon: DaemonProcess, what: str, engine: Engine) -> Iterator[dict[str, Any]]:
     """The user at work; what came of it so far."""

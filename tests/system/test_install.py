@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from scripts import man_pages
 from tests.system.conftest import make
 from tests.system.machine import Machine
 from tests.system.service_kit import CONFIG, DROP_IN, PROGRAM, UNIT, WAITER, attach, is_active
@@ -23,9 +24,9 @@ _ELSEWHERE = "/opt/gpucorrelate"
 
 
 def files(folder: Path) -> set[str]:
-    """Everything below a folder but what lies in the program's own and in the documentation's."""
+    """Everything below a folder but the program's own, the documentation and man pages."""
     found = {str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir()}
-    own = ("/lib/gpucorrelate/", "/share/doc/gpucorrelate/")
+    own = ("/lib/gpucorrelate/", "/share/doc/gpucorrelate/", "/share/man/man")
     return {f"/{path}" for path in found if not any(one in f"/{path}" for one in own)}
 
 
@@ -36,12 +37,22 @@ def test_everything_is_where_the_documentation_says(installed: Path) -> None:
         "/usr/local/lib/systemd/system/gpucorrelate.service",
         "/usr/local/lib/sysusers.d/gpucorrelate.conf",
         "/usr/local/lib/tmpfiles.d/gpucorrelate.conf",
+        "/usr/local/share/bash-completion/completions/gpucorrelate",
+        "/usr/local/share/zsh/site-functions/_gpucorrelate",
+        "/usr/local/share/fish/vendor_completions.d/gpucorrelate.fish",
         "/etc/gpucorrelate/config.toml",
     }
+    man = {str(path.relative_to(installed / "usr/local/share/man"))
+           for path in (installed / "usr/local/share/man").rglob("*.[158]")}  # fmt: skip
+    assert man == set(man_pages.pages())
     page = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
     for path in found:
         assert f"`{path}`" in page
-    for folder in ("/usr/local/lib/gpucorrelate/", "/usr/local/share/doc/gpucorrelate/"):
+    for folder in (
+        "/usr/local/lib/gpucorrelate/",
+        "/usr/local/share/doc/gpucorrelate/",
+        "/usr/local/share/man/",
+    ):
         assert f"`{folder}`" in page
     unit = (installed / "usr/local/lib/systemd/system/gpucorrelate.service").read_text()
     assert f"\nExecStart={PROGRAM} daemon\n" in unit
@@ -114,6 +125,9 @@ def test_another_prefix_has_its_unit_where_systemd_looks(tmp_path: Path) -> None
         "/etc/systemd/system/gpucorrelate.service",
         "/etc/sysusers.d/gpucorrelate.conf",
         "/etc/tmpfiles.d/gpucorrelate.conf",
+        f"{_ELSEWHERE}/share/bash-completion/completions/gpucorrelate",
+        f"{_ELSEWHERE}/share/zsh/site-functions/_gpucorrelate",
+        f"{_ELSEWHERE}/share/fish/vendor_completions.d/gpucorrelate.fish",
         "/etc/gpucorrelate/config.toml",
     }
     # Twice is as good as once, and changed settings are kept.

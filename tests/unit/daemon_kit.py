@@ -32,17 +32,18 @@ _DAEMON = """
 import json, logging, sys
 from dataclasses import replace
 from pathlib import Path
-from gpucorrelate.daemon.config import DaemonConfig, Limits
+from gpucorrelate.daemon.config import DaemonConfig, Limits, MetricsConfig
 from gpucorrelate.daemon.main import run
 from gpucorrelate.probes.wire.errors import GpucorrelateError
 logging.basicConfig(level=logging.INFO)
 given = json.loads(sys.argv[1])
 limits = Limits(**given.pop("limits", {}))
+metrics = MetricsConfig(**given.pop("metrics", {}))
 given.setdefault("poll_ms", 0)  # the host has tests of its own
-for name in ("runtime_dir", "state_dir"):
+for name in {"runtime_dir", "state_dir", "ingest_socket"} & given.keys():
     given[name] = Path(given[name])
 try:
-    raise SystemExit(run(DaemonConfig(limits=limits, **given)))
+    raise SystemExit(run(DaemonConfig(limits=limits, metrics=metrics, **given)))
 except GpucorrelateError as exc:
     print(f"{type(exc).__name__}: {exc.message} [{exc.hint}]", file=sys.stderr)
     raise SystemExit(exc.exit_code)
@@ -180,13 +181,20 @@ class PeerProcess:
 
 
 class Yard:
-    """Makes daemons and peers, and clears them away."""
+    """Makes daemons and peers, and clears them away; a context manager does that at its end."""
 
     def __init__(self) -> None:
         # Socket paths must be short, and pytest's folders are not.
         self.folder = Path(tempfile.mkdtemp(prefix="gpc"))
+        self.folder.chmod(0o755)  # other users are played, too
         self._daemons: list[DaemonProcess] = []
         self._peers: list[PeerProcess] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
 
     def daemon(self, **settings: Any) -> DaemonProcess:
         made = DaemonProcess(self.folder, **settings)

@@ -15,12 +15,14 @@ from gpucorrelate.cli.view_status import render_status
 from gpucorrelate.correlator.report.page import TextOptions
 from gpucorrelate.daemon.checkup import CheckReport
 from gpucorrelate.daemon.checkup_values import Check, CheckState
+from gpucorrelate.daemon.effort import Effort, PartEffort
 from gpucorrelate.daemon.health import (
     IngestCounters,
     KernelCounters,
     PollingCounters,
     StoreCounters,
 )
+from gpucorrelate.daemon.overhead import Fill, HopLoss, Overhead, ProgramCost
 from gpucorrelate.daemon.values import (
     CapabilityInfo,
     DaemonStatus,
@@ -65,6 +67,18 @@ STATUS = DaemonStatus(
         ),
     ),
     warnings=("step stream silent for 5 s",),
+    effort=Effort(
+        cpu_ns=6_000_000_000, wall_ns=1_000_000_000_000, turns=400_000,
+        parts=(PartEffort("drain", 4_500_000_000), PartEffort("poll", 1_500_000_000)),
+    ),
+    overhead=Overhead(
+        rss_bytes=96 << 20, peak_rss_bytes=104 << 20, memory_limit_bytes=512 << 20, threads=7,
+        descriptors=61, descriptors_most=65_536, bpf_programs=31, bpf_maps=14, bpf_bytes=30 << 20,
+        measured=True,
+        programs=(ProgramCost("switch", 250_000_000, 1_000_000, 3), ProgramCost("waking", 9, 1)),
+    ),
+    hops=(HopLoss("agent", 5), HopLoss("ingest", 0)),
+    limits=(Fill("sessions", 60, 64), Fill("memory", 96 << 20, 512 << 20, "bytes")),
 )  # fmt: skip
 
 

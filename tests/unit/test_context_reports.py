@@ -363,6 +363,7 @@ def test_a_recording_without_the_host_has_no_such_part() -> None:
 def test_every_key_of_the_host_is_documented(host: Host) -> None:
     page = (Path(__file__).parents[2] / "docs/report.md").read_text(encoding="utf-8")
     gpu(host).grew(KILLS, "cgroup:/q", 1)
+    host.grew(DELAY, f"tid:{CORE}", 1)
     quota(host, 70)
     host.change(450, 400, f"pid:{CORE}", "cgroup of memory", "/a", "/q")
     _, document = summary_text(host.stalled())
@@ -370,8 +371,8 @@ def test_every_key_of_the_host_is_documented(host: Host) -> None:
     lists = [
         found["context"][key] for key in found["context"] if key not in ("start_ns", "end_ns")
     ]
-    rows = [one[0] for one in (*lists, found["memory"], found["kills"]) if one]
-    assert len(rows) == 7
+    rows = [one[0] for one in (*lists, found["memory"], found["kills"], found["roles"]) if one]
+    assert len(rows) == 8
     for document in (found, found["context"], *rows):
         for key in document:
             assert f"`{key}`" in page or f"`{key}[]`" in page, key

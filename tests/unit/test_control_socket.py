@@ -42,9 +42,8 @@ _NOBODY = 65534
 
 @pytest.fixture(scope="module")
 def yard() -> Iterator[Yard]:
-    made = Yard()
-    yield made
-    made.clear()
+    with Yard() as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

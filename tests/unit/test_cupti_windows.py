@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import random
 
-from gpucorrelate.probes.agents.cupti.windows import Action, GpuMode, GpuPlan, Windows
+from gpucorrelate.probes.agents.cupti.windows import Action, Windows
+from gpucorrelate.probes.wire.gpu import GpuMode, GpuPlan
 
 MS = 1_000_000
 PLAN = GpuPlan(GpuMode.WINDOW, window_ms=2_000, every_ms=10_000)

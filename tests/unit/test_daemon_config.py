@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from gpucorrelate.cli.settings import daemon_settings
 from gpucorrelate.daemon import configfile, configkeys
-from gpucorrelate.daemon.config import GIB, MIB, DaemonConfig, Limits
+from gpucorrelate.daemon.config import GIB, MIB, DaemonConfig, Limits, MetricsConfig
 from gpucorrelate.daemon.reload import RELOADABLE, reload
 from gpucorrelate.probes.wire.errors import (
     GpucorrelateError,
@@ -45,7 +45,7 @@ def test_the_installed_file_is_what_the_code_says() -> None:
     """``make gen`` writes it."""
     installed = (ROOT / "systemd" / "config.toml").read_text(encoding="utf-8")
     assert installed == configkeys.render_default()
-    assert tomllib.loads(installed) == {"limits": {}}
+    assert tomllib.loads(installed) == {"limits": {}, "metrics": {}}
 
 
 def test_the_defaults_in_the_file_are_the_defaults_of_the_code() -> None:
@@ -59,8 +59,10 @@ def test_the_defaults_in_the_file_are_the_defaults_of_the_code() -> None:
 
 
 def test_every_setting_can_be_set_and_is_explained() -> None:
-    names = [field.name for field in dataclasses.fields(DaemonConfig) if field.name != "limits"]
-    names += [f"limits.{field.name}" for field in dataclasses.fields(Limits)]
+    sections = {"limits": Limits, "metrics": MetricsConfig}
+    names = [f.name for f in dataclasses.fields(DaemonConfig) if f.name not in sections]
+    for section, settings in sections.items():
+        names += [f"{section}.{field.name}" for field in dataclasses.fields(settings)]
     found = configkeys.all_keys()
     assert [key.name for key in found] == names
     for key in found:

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,16 +17,6 @@ from gpucorrelate.daemon import privileges
 from gpucorrelate.daemon.notify import Notifier
 from gpucorrelate.probes.host import procfs
 from tests.unit.daemon_kit import ROOT, Yard, wait_for
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
-@pytest.fixture
-def yard() -> Iterator[Yard]:
-    made = Yard()
-    yield made
-    made.clear()
 
 
 def _kept() -> int:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -30,22 +31,16 @@ from gpucorrelate.probes.host.reading import (
     Standing,
 )
 from gpucorrelate.probes.wire.errors import UsageError
+from gpucorrelate.probes.wire.roles import ROLE
 from gpucorrelate.probes.wire.schema import CapabilityState, Nature
 from tests.unit.daemon_kit import Yard, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
 MS = 1_000_000
 METRIC = Metric("m", "ns", Nature.TOTAL, "what m is")
-
-
-@pytest.fixture
-def yard() -> Iterator[Yard]:
-    made = Yard()
-    yield made
-    made.clear()
 
 
 def texts(capture: Capture, table: str, column: str) -> list[str]:
@@ -75,6 +70,44 @@ def test_a_sessions_host_is_in_its_recording(yard: Yard) -> None:
                        strict=True))  # fmt: skip
     for source in ("threads", "memory", "processes", "devices", "numa"):
         assert working[f"host.{source}"] == CapabilityState.ON
+
+
+NAMES_ITSELF = """
+import sys, threading
+def run():
+    open(f"/proc/self/task/{threading.get_native_id()}/comm", "w").write("ZMQbg/IO/0")
+    print(threading.get_native_id(), flush=True)
+    sys.stdin.readline()
+threading.Thread(target=run).start()
+threading.Event().wait(60)
+"""
+
+
+def test_what_a_native_thread_seems_to_be_for_is_recorded_until_it_ends(yard: Yard) -> None:
+    daemon = yard.daemon(poll_ms=20).start()
+    child = subprocess.Popen(
+        [sys.executable, "-c", NAMES_ITSELF], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    with child:
+        try:
+            assert child.stdin is not None and child.stdout is not None
+            tid = int(child.stdout.readline())
+            session = daemon.client.attach(child.pid).session.session
+
+            def roles() -> list[str]:
+                found = Capture.from_batches(daemon.client.open_session(session))
+                rows = zip(
+                    *(texts(found, "change", one) for one in ("subject", "what", "after")),
+                    strict=True,
+                )
+                return [after for subject, what, after in rows
+                        if (subject, what) == (f"tid:{tid}", ROLE)]  # fmt: skip
+
+            wait_for(lambda: roles() == ["zmq (guessed by its name)"], "it is told")
+            child.stdin.close()
+            wait_for(lambda: roles()[1:] == [""], "it is taken back")
+        finally:
+            child.kill()
 
 
 def test_every_file_of_a_recording_has_the_numbers_and_what_they_are(yard: Yard) -> None:
@@ -520,7 +553,8 @@ def test_the_status_tells_of_sources_and_their_cost(yard: Yard) -> None:
     wait_for(lambda: sources() and all(s.state != "unknown" for s in sources().values()), "all")
     found = sources()
     assert found.keys() == {
-        "cgroups", "devices", "engine", "gpu", "memory", "numa", "pressure", "processes", "threads"
+        "cgroups", "devices", "engine", "gpu", "memory", "numa", "pressure", "processes",
+        "threads", "triggers",
     }  # fmt: skip
     assert {one.session for one in found.values()} == {session}
     assert found["threads"].state == "on"
@@ -528,6 +562,35 @@ def test_the_status_tells_of_sources_and_their_cost(yard: Yard) -> None:
     assert found["engine"].reason
     wait_for(lambda: daemon.client.status().polling.loop_ppm > 0, "the cost is measured")
     assert daemon.client.status().polling.limit_ppm == 10_000
+
+
+def test_a_stall_that_the_kernel_tells_of_has_all_looked_at_more_often_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stall = Change(350 * MS, 300 * MS, "host", "io pressure", "", "25 ms and more of 0.5 s")
+    now_ms = 0
+    looks: list[int] = []
+
+    def ask(_everything: bool) -> Round:
+        return Round(changes=(stall,), urgent=True) if now_ms == 350 else Round()
+
+    def look(_everything: bool) -> Round:
+        looks.append(now_ms)
+        return one(now_ms)
+
+    monkeypatch.setattr(watch, "_WATCHING_NS", 25 * MS)
+    watching = playing(monkeypatch, triggers=Source(ask), played=Source(look))
+    session = a_session()
+    for now_ms in range(0, 6000, 25):
+        watching.tick([session], now_ms * MS)
+        assert watching.hurried == (350 <= now_ms < 2350)
+    assert looks[:5] == [0, 100, 200, 300, 350], "at once"
+    within = [b - a for a, b in pairwise(looks) if a >= 350 and b < 2350]
+    assert set(within) == {25}
+    after = [b - a for a, b in pairwise(looks) if a >= 2400]
+    assert set(after) == {100}, "and then as before"
+    (row,) = session.notes.named("change")
+    assert row[:2] == (350 * MS, 300 * MS), "with the time it speaks for"
 
 
 def test_a_request_that_is_slow_has_its_host_looked_at_more_often(yard: Yard) -> None:

@@ -57,7 +57,7 @@ def test_a_good_host_lacks_nothing() -> None:
 @pytest.mark.parametrize(
     ("facts", "why"),
     [
-        (dataclasses.replace(GOOD, machine="aarch64"), "aarch64"),
+        (dataclasses.replace(GOOD, machine="riscv64"), "riscv64"),
         (dataclasses.replace(GOOD, btf=False), "BTF"),
         (dataclasses.replace(GOOD, libbpf=None), "libbpf"),
         (dataclasses.replace(GOOD, object_built=False), "not compiled"),

@@ -16,6 +16,7 @@ from gpucorrelate.probes.importers import events, jsontext, native
 from gpucorrelate.probes.importers.kineto import read_kineto
 from gpucorrelate.probes.importers.rows import StepMatcher
 from gpucorrelate.probes.wire.errors import TraceError
+from tests.unit.profile_rows import tables_of
 
 HERE = Path(__file__).parent
 SOURCES = Path(native.__file__).parent
@@ -132,17 +133,9 @@ def outcome(path, block_bytes, scanner):
         except TraceError as exc:
             return exc.message
     (process,) = trace.processes
-    texts = list(process.texts)
-    tables = [
-        [
-            [texts[i] for i in values] if column.ctype == "str" else list(values)
-            for column, values in zip(rows.kind.columns, rows.columns, strict=True)
-        ]
-        for rows in (process.ops, process.api, process.syncs)
-    ]
-    ours = (process.pid, process.rank, process.ranges, sorted(texts))
+    ours = (process.pid, process.rank, process.ranges, sorted(process.texts))
     # How far it was read when a letter is found that is none differs.
-    return tables, ours, sorted(trace.problems.lines()), trace.facts
+    return tables_of(process), ours, sorted(trace.problems.lines()), trace.facts
 
 
 def assert_alike(path, block_bytes=192 << 10):

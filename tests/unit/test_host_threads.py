@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
@@ -18,7 +19,8 @@ from hypothesis import strategies as st
 from gpucorrelate.probes.host import process_metrics, processes, thread_metrics
 from gpucorrelate.probes.host.kernel_text import NO_LIMIT, limit, number
 from gpucorrelate.probes.host.reading import Metric
-from gpucorrelate.probes.host.thread_roles import role_of
+from gpucorrelate.probes.host.thread_group import ThreadLook
+from gpucorrelate.probes.host.thread_roles import ThreadRoles, role_of
 from gpucorrelate.probes.host.thread_text import (
     Schedstat,
     Switches,
@@ -28,12 +30,13 @@ from gpucorrelate.probes.host.thread_text import (
     parse_wchan,
 )
 from gpucorrelate.probes.host.threads import ThreadPoller, ThreadRound
-from gpucorrelate.probes.wire.roles import role_of_process
+from gpucorrelate.probes.wire.roles import ROLE, GuessedRole, role_of_process
 from tests.unit.daemon_kit import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+    from gpucorrelate.probes.host.reading import Change
 
 #: Linux 6.18; 52 fields.
 STAT = (
@@ -255,24 +258,122 @@ def test_roles_of_processes(name: str, role: str) -> None:
     ],
 )  # fmt: skip
 def test_roles_of_threads(name: str, role: str) -> None:
-    assert role_of(name, "core", leader_name="python") == role
-    assert role_of(name) == role.removeprefix("core.")
+    found = role_of(name, "core", leader_name="python")
+    assert found == (GuessedRole(role, "name") if role else None)
+    alone = role_of(name)
+    assert (alone.role if alone else "") == role.removeprefix("core.")
 
 
 def test_the_first_thread_runs_the_loop_of_its_process() -> None:
-    assert role_of("vllm", "api", leader=True) == "api.main"
-    assert role_of("python", leader=True) == "", "of what process is not known"
+    assert role_of("vllm", "api", leader=True) == GuessedRole("api.main", "name")
+    assert role_of("python", leader=True) is None, "of what process is not known"
 
 
 def test_a_pool_is_told_by_a_cpu_of_its_own() -> None:
     """A thread inherits its maker's CPUs: the first thread's one is no sign of a pool."""
 
-    def role(pinned: int) -> str:
+    def role(pinned: int) -> GuessedRole | None:
         return role_of("w", "worker", leader_name="w", pinned_cpu=pinned, leader_cpu=0)
 
-    assert role(2) == "worker.openmp"
-    assert role(0) == ""
-    assert role(-1) == ""
+    assert role(2) == GuessedRole("worker.openmp", "behaviour")
+    assert role(0) is None
+    assert role(-1) is None
+
+
+@pytest.mark.parametrize("name", ["comp_0", "decomp-1", "COMP", "prompt"])
+def test_names_that_only_contain_a_pools_are_not_its(name: str) -> None:
+    assert role_of(name) is None
+
+
+@pytest.mark.parametrize("name", ["pt_omp_1", "omp_worker", "OMP", "iomp-3", "torch-omp"])
+def test_names_of_pools(name: str) -> None:
+    assert role_of(name) == GuessedRole("openmp", "name")
+
+
+@given(st.text())
+def test_a_guess_is_read_back_and_nothing_else_is_one(text: str) -> None:
+    found = GuessedRole.parse(text)
+    assert found is None or found.text == text
+    for guess in (GuessedRole("core.zmq", "name"), GuessedRole("openmp", "behaviour")):
+        assert GuessedRole.parse(guess.text) == guess
+
+
+def a_look(pid: int, tid: int, name: str, pinned: int = -1) -> ThreadLook:
+    return ThreadLook(pid, tid, name, "S", "", 0, pinned, "other", 5)
+
+
+def told(changes: tuple[Change, ...]) -> set[tuple[str, str, str, int]]:
+    assert all(one.what == ROLE for one in changes)
+    return {(one.subject, one.before, one.after, one.since_ns) for one in changes}
+
+
+def test_roles_are_told_once_and_follow_names(tmp_path: Path) -> None:
+    """A process has its name only once it has set its title; of threads nothing but changes."""
+    roles = ThreadRoles(tmp_path)
+    first = [a_look(7, 8, "ZMQbg/IO/0"), a_look(7, 7, "python"), a_look(7, 9, "python", 3)]
+    assert told(roles.update(first, (7,), (), 0, 10)) == {
+        ("tid:8", "", "zmq (guessed by its name)", 0),
+        ("tid:9", "", "openmp (guessed by its behaviour)", 0),
+    }
+    assert roles.update(first, (7,), (), 10, 20) == ()
+    titled = [a_look(7, 7, "VLLM::Worker")]
+    assert told(roles.update(titled, (7,), (), 20, 30)) == {
+        ("tid:7", "", "worker.main (guessed by its name)", 0),
+        ("tid:8", "zmq (guessed by its name)", "worker.zmq (guessed by its name)", 20),
+        # It has another name than the first thread now: nothing says that it is a pool's.
+        ("tid:9", "openmp (guessed by its behaviour)", "", 20),
+    }
+    assert roles.of(7, 8) == GuessedRole("worker.zmq", "name")
+    assert roles.of(7, 9) is roles.of(8, 8) is None
+    assert roles.part(7) == "worker"
+
+
+def test_roles_of_what_has_ended_are_taken_back(tmp_path: Path) -> None:
+    roles = ThreadRoles(tmp_path)
+    roles.update([a_look(7, 7, "VLLM::Worker"), a_look(7, 8, "ZMQbg")], (7,), (), 0, 10)
+    assert told(roles.update((), (7,), (8, 99), 10, 20)) == {
+        ("tid:8", "worker.zmq (guessed by its name)", "", 10)
+    }
+    assert told(roles.update((), (), (), 20, 30)) == {
+        ("tid:7", "worker.main (guessed by its name)", "", 20)
+    }
+    assert roles.update((), (), (), 30, 40) == ()
+
+
+def test_a_poller_tells_which_threads_ended(tmp_path: Path) -> None:
+    thread(tmp_path, 7, threads=2)
+    thread(tmp_path, 8, name="ZMQbg/IO/0")
+    poller = ThreadPoller(tmp_path)
+    assert poller.poll((7,)).gone == ()
+    shutil.rmtree(tmp_path / "7/task/8")
+    thread(tmp_path, 7, threads=1)
+    assert poller.poll((7,)).gone == (8,)
+    assert poller.poll((7,)).gone == ()
+
+
+def test_own_native_threads_have_roles_by_name() -> None:
+    """Real threads that set their kernel names as ZMQ's do."""
+    inside, out = threading.Event(), threading.Event()
+
+    def run() -> None:
+        Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text("ZMQbg/IO/7")
+        inside.set()
+        out.wait(30)
+
+    one = threading.Thread(target=run)
+    one.start()
+    poller, roles = ThreadPoller(), ThreadRoles()
+    try:
+        assert inside.wait(30)
+        found = poller.poll((os.getpid(),))
+        roles.update(found.looks, (os.getpid(),), found.gone, 0, found.t_ns)
+        assert one.native_id is not None
+        guess = roles.of(os.getpid(), one.native_id)
+        assert guess == GuessedRole("zmq", "name")
+    finally:
+        out.set()
+        one.join()
+        poller.close()
 
 
 # Trees.

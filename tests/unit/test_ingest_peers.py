@@ -34,9 +34,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def yard() -> Iterator[Yard]:
-    made = Yard()
-    yield made
-    made.clear()
+    with Yard() as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

@@ -22,19 +22,9 @@ from tests.unit.test_control_socket import raw
 from tests.unit.test_ingest_peers import hung_up, works
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.unit.daemon_kit import DaemonProcess, PeerProcess
 
 NOBODY = 65_534
-
-
-@pytest.fixture
-def yard() -> Iterator[Yard]:
-    made = Yard()
-    made.folder.chmod(0o755)
-    yield made
-    made.clear()
 
 
 def attached(yard: Yard, daemon: DaemonProcess) -> tuple[PeerProcess, str]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpucorrelate.correlator import causes, native, states, walk
+from gpucorrelate.correlator.native import trace
 from gpucorrelate.correlator.report import paths
 from gpucorrelate.correlator.report.values import Category
 from gpucorrelate.probes.importers import events
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 _WALK = native.LIBRARY.with_name("walk.c")
+_TRACE = native.LIBRARY.with_name("trace.c")
 _EVENTS = Path(scanner.__file__).with_name("events.c")
 _SIZES = {"int64_t": 8, "uint64_t": 8, "int32_t": 4, "uint32_t": 4, "uint8_t": 1}
 
@@ -121,6 +124,37 @@ def test_columns_of_the_walk_are_handed_over_in_its_order() -> None:
     assert body is not None
     members = re.findall(r"\*(\w+)", body[1])
     assert tuple(members) == native._POINTERS
+
+
+def test_kinds_of_a_traces_arguments_are_pythons() -> None:
+    given = enum_of(_TRACE, "arg_kind")
+    assert given == {
+        f"ARG_{name}": getattr(trace, name) for name in ("STRING", "NUMBER", "POINTER")
+    }
+
+
+def test_types_of_a_traces_events_are_perfettos() -> None:
+    messages = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
+    theirs = dict(messages.TrackEvent.Type.items())
+    names = {"BEGIN": "TYPE_SLICE_BEGIN", "END": "TYPE_SLICE_END", "INSTANT": "TYPE_INSTANT",
+             "COUNTER": "TYPE_COUNTER"}  # fmt: skip
+    given = enum_of(_TRACE, "event_type")
+    assert given == {name: theirs[theirs_name] for name, theirs_name in names.items()}
+
+
+@pytest.mark.parametrize(("name", "structure"), [("arg", trace._Arg), ("events", trace._Events)])
+def test_structs_of_a_trace_are_handed_over_in_its_order(
+    name: str, structure: type[ctypes.Structure]
+) -> None:
+    body = re.search(rf"\bstruct {name} \{{(.*?)\}};", code(_TRACE), re.DOTALL)
+    assert body is not None
+    members = []
+    for line in filter(None, (part.strip() for part in body[1].split(";"))):
+        declared = line.removeprefix("const ").removeprefix("struct ").partition(" ")[2]
+        members += [("*" in one, one.strip(" *")) for one in declared.split(",")]
+    theirs = [(kind is not ctypes.c_int64, field) for field, kind, *_ in structure._fields_]
+    assert members == theirs
+    assert all(ctypes.sizeof(kind) == 8 for _, kind, *_ in structure._fields_)
 
 
 def test_tables_of_the_scanner_are_pythons() -> None:

@@ -58,8 +58,8 @@ def test_every_section_of_a_failure_says_what_to_do() -> None:
 
 def test_what_a_reload_takes_is_listed() -> None:
     paragraph = OPERATING.partition("A reload takes over")[2].partition("All others")[0]
-    named = set(re.findall(r"`([a-z_]+)`", paragraph)) - {"limits"}
-    assert named == {name.removeprefix("limits.") for name in RELOADABLE}
+    named = set(re.findall(r"`([a-z_]+)`", paragraph)) - {"limits", "metrics"}
+    assert named == {name.rpartition(".")[2] for name in RELOADABLE}
 
 
 def test_numbers_and_places_are_those_of_the_code() -> None:

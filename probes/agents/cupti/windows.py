@@ -12,40 +12,14 @@ import enum
 from collections import deque
 from dataclasses import dataclass, field
 
+from gpucorrelate.probes.wire.gpu import GpuMode, GpuPlan
+
 #: Steps compared on each side, and the fewest that say anything.
 _STEPS = 256
 _FEWEST = 30
 #: Windows in a row that must cost too much: one may have met a burst of long prompts.
 _STRIKES = 2
 _MS = 1_000_000
-
-
-class GpuMode(str, enum.Enum):
-    """How much is recorded of the GPU."""
-
-    OFF = "off"
-    WINDOW = "window"  # in windows; a launch of a graph is one record
-    NODES = "nodes"  # in windows; each kernel of a graph is one
-    ALWAYS = "always"  # without pause; a launch of a graph is one record
-
-
-@dataclass(frozen=True)
-class GpuPlan:
-    """What the daemon asks for.
-
-    Attributes:
-        mode: How much.
-        window_ms: Length of a window.
-        every_ms: From the beginning of one to that of the next.
-        steps: A window also ends after so many steps; 0: by time alone.
-        budget_ppm: So much longer, in parts per million, may steps be in a window.
-    """
-
-    mode: GpuMode = GpuMode.WINDOW
-    window_ms: int = 2_000
-    every_ms: int = 30_000
-    steps: int = 0
-    budget_ppm: int = 50_000
 
 
 class Action(enum.Enum):

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpucorrelate.probes.agents.vllm.contract import PART_HTTP
 from gpucorrelate.probes.agents.vllm.patch import checked, wrap
+from gpucorrelate.probes.agents.vllm.traceparent import from_headers
 from gpucorrelate.probes.wire.schema import Anchor
 
 if TYPE_CHECKING:
@@ -149,6 +150,10 @@ class _Exchange:
         external = _header(scope, b"x-request-id")
         path = str(scope.get("path", ""))
         self._anchor(_RECEIVED, 0, f"{path} {external}" if external else path)
+        trace = from_headers(scope.get("headers") or ())
+        if trace is not None:
+            put = agent.rows("trace_context").put
+            put(("", number, time.monotonic_ns(), *trace))
 
     def _anchor(self, anchor: int, value: int, detail: str | None = None) -> None:
         tid, now = threading.get_native_id(), time.monotonic_ns()

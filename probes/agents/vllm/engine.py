@@ -19,6 +19,7 @@ from threading import get_native_id
 from typing import TYPE_CHECKING, Any
 
 from gpucorrelate.probes.agents.hot import StepsMemo, accelerated
+from gpucorrelate.probes.agents.raised import told_of
 from gpucorrelate.probes.agents.vllm.contract import LOST, PART_ENGINE, PART_REQUESTS
 from gpucorrelate.probes.agents.vllm.facts import note_config
 from gpucorrelate.probes.agents.vllm.patch import checked, wrap
@@ -196,7 +197,7 @@ class Steps(StepsMemo):
         """A step ended; a second end of the same step is none."""
         if self.open.pop(step, self) is self:
             return
-        text = self._agent.texts.number(_text(error)) if error is not None else 0
+        text = self._agent.texts.number(told_of(error)) if error is not None else 0
         self._end((step, get_native_id(), when, _OK if error is None else _ERROR, text))
 
     def _done(self, step: int, future: Any) -> None:
@@ -348,10 +349,6 @@ class Steps(StepsMemo):
             finished = 0
         if not given:
             put((step, tid, start, end, 0, 0, 0, finished))
-
-
-def _text(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:300]
 
 
 def _finished(scheduler: Any) -> int:

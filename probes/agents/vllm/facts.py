@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 #: ``meta`` key to where the engine's configuration has it; the first that is there counts.
 _PLACES: dict[str, tuple[str, ...]] = {
     "model": ("model_config.model",),
+    # What clients call it; the first of several.
+    "served_model_name": ("model_config.served_model_name",),
     "dtype": ("model_config.dtype",),
     "enforce_eager": ("model_config.enforce_eager",),
     "max_num_seqs": ("scheduler_config.max_num_seqs",),

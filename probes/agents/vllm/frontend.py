@@ -17,6 +17,7 @@ from gpucorrelate.probes.agents.vllm.patch import checked, wrap
 from gpucorrelate.probes.agents.vllm.requests import token_hash
 from gpucorrelate.probes.agents.vllm.rowsets import ListRowsets
 from gpucorrelate.probes.agents.vllm.serial import spanning
+from gpucorrelate.probes.agents.vllm.traceparent import from_mapping
 from gpucorrelate.probes.wire.schema import Anchor, TokenPlace
 
 if TYPE_CHECKING:
@@ -148,6 +149,7 @@ class _Outputs:
         self._put = agent.rows("request").put
         self._rows = agent.rows("outputs")
         self._tokens = agent.rows("tokens").put
+        self._traces = agent.rows("trace_context").put
         self._rowsets = ListRowsets(agent)
         self._states: dict[str, Any] = {}
         agent.at_stop.append(self._states.clear)
@@ -182,6 +184,11 @@ class _Outputs:
         self._put((name, exchange, _REGISTERED, now, tid, 0, external))
         if exchange:
             self._put((name, exchange, _LINKED, now, tid, 0, external))
+        else:
+            # With an exchange, its header has told already; without one a caller in this process.
+            trace = from_mapping(getattr(request, "trace_headers", None))
+            if trace is not None:
+                self._traces((name, 0, now, *trace))
         state = processor.request_states.get(name)
         if state is not None:
             self._remember(name, state)

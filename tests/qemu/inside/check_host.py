@@ -4,10 +4,15 @@
 from __future__ import annotations
 
 import mmap
+import multiprocessing
+import os
+import platform
 import time
 from typing import TYPE_CHECKING
 
 from gpucorrelate.probes.host import psi
+from gpucorrelate.probes.host.psi_triggers import PressureTriggers
+from gpucorrelate.probes.host.reading import Standing
 from gpucorrelate.probes.host.threads import ThreadPoller
 from tests.qemu.inside.kit import (
     BUSY,
@@ -22,6 +27,8 @@ from tests.qemu.inside.kit import (
 )
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
     from gpucorrelate.probes.host.thread_group import ThreadLook
 
 S = 1_000_000_000
@@ -40,6 +47,45 @@ def test_pressure_grows_while_two_want_one_cpu() -> None:
     # The kernel takes the mean over CPUs: on the other there may be work and no want.
     assert 0.2 < grown(first, last, "cpu.pressure.some.total", "host") / wall_ns < 1.2
     keep("pressure", sorted({name for name, _ in last}))
+
+
+def test_the_kernel_tells_of_a_stall_within_half_a_second() -> None:
+    triggers = PressureTriggers()
+    assert not triggers.poll(()).urgent
+    assert triggers.standing() == Standing()
+    began_ns = time.monotonic_ns()
+    with child(PINNED), child(PINNED):
+        time.sleep(3)
+    seen = [one for one in triggers.poll(()).changes if one.what == "cpu pressure"]
+    assert [(one.subject, one.after) for one in seen] == [("host", "100 ms and more of 0.5 s")]
+    assert seen[0].t_ns > began_ns
+    over: list[str] = []
+    while not over and time.monotonic_ns() < began_ns + CHILD_S * S:
+        time.sleep(0.5)
+        over = [c.before for c in triggers.poll(()).changes if c.what == "cpu pressure"]
+    assert over == [seen[0].after]
+    triggers.close()
+
+
+def _as_nobody(told: Connection) -> None:
+    os.setuid(65534)
+    triggers = PressureTriggers()
+    triggers.poll(())
+    told.send([triggers.standing().works, [one.what for one in triggers.standing().missing]])
+
+
+def test_without_the_privilege_windows_are_long_or_there_are_none() -> None:
+    here, there = multiprocessing.Pipe()
+    one = multiprocessing.get_context("fork").Process(target=_as_nobody, args=(there,))
+    one.start()
+    assert here.poll(60)
+    works, missing = here.recv()
+    one.join()
+    major, minor = map(int, platform.release().split(".")[:2])
+    if (major, minor) >= (6, 4):
+        assert (works, missing) == (True, ["short trigger windows"])
+    else:
+        assert (works, missing) == (False, [f"trigger on {r}" for r in ("cpu", "memory", "io")])
 
 
 def test_run_delay_is_what_a_thread_was_not_given() -> None:

@@ -12,35 +12,37 @@ from pathlib import Path
 import pytest
 
 from gpucorrelate.probes.ebpf import support
-from gpucorrelate.probes.ebpf.tracer import Tracer
+from gpucorrelate.probes.ebpf.tracer import Tracer, TracerConfig
 from gpucorrelate.probes.wire.schema import CapabilityState
-from tests.qemu.inside.kit import keep
+from tests.qemu.inside.kit import BACKEND, keep
 
 _PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
 _CAPABILITIES = "bpf,+perfmon,+sys_resource"
 
 #: Starts the tracer with few capabilities and says what it lacks.
 _MODEST = """
-import json
-from gpucorrelate.probes.ebpf.tracer import Tracer
-tracer = Tracer.start()
+import json, sys
+from gpucorrelate.probes.ebpf.tracer import Tracer, TracerConfig
+tracer = Tracer.start(TracerConfig(backend=sys.argv[1]))
 print(json.dumps({one.source: [int(one.state), one.reason] for one in tracer.capabilities()}))
 tracer.stop()
 """
 
 
 def test_facts_and_what_follows_from_them() -> None:
-    found = support.facts()
+    found = support.facts(backend=BACKEND)
     keep("facts", dataclasses.asdict(found) | {"symbols": sorted(found.symbols)})
-    follows = support.decide(found)
+    follows = support.decide(found, backend=BACKEND)
     keep("support", dataclasses.asdict(follows))
     assert follows.usable, follows.missing
 
 
 def test_every_program_loads_and_attaches() -> None:
-    follows = support.decide(support.facts())
-    tracer = Tracer.start()
+    follows = support.decide(support.facts(backend=BACKEND), backend=BACKEND)
+    tracer = Tracer.start(TracerConfig(backend=BACKEND))
     try:
+        assert BACKEND in ("auto", tracer.backend)
+        keep("backend", tracer.backend)
         if follows.spins:
             tracer.set_yields(on=True)
         attached = set(tracer.stats().programs)
@@ -62,7 +64,7 @@ def _modest() -> dict[str, tuple[int, str]]:
     """What a tracer with the capabilities that the README names says it lacks."""
     limits = [f"--{which}-caps=-all,+{_CAPABILITIES}" for which in ("bounding-set", "inh")]
     limits[0] = limits[0].replace("-caps", "")
-    command = ["setpriv", *limits, sys.executable, "-c", _MODEST]
+    command = ["setpriv", *limits, sys.executable, "-c", _MODEST, BACKEND]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found: dict[str, tuple[int, str]] = json.loads(done.stdout)

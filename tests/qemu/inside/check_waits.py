@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpucorrelate.probes.ebpf.tracer import Tracer
+from gpucorrelate.probes.ebpf.tracer import Tracer, TracerConfig
 from gpucorrelate.probes.wire.schema import FaultFlag, FdKind, TaskEvent, WaitFlag, WaitKind
 from tests.kernel.observe import Seen, observed
 from tests.kernel.scenarios import WAIT_S
-from tests.qemu.inside.kit import BUSY, CGROUPS, cgroups, child
+from tests.qemu.inside.kit import BACKEND, BUSY, CGROUPS, cgroups, child
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,7 @@ NR_READ, NR_WRITE, NR_FUTEX = 0, 1, 202
 
 @pytest.fixture(scope="module")
 def tracer() -> Iterator[Tracer]:
-    made = Tracer.start()
+    made = Tracer.start(TracerConfig(backend=BACKEND))
     yield made
     made.stop()
 

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     from gpucorrelate.probes.host.reading import Sample
 
+#: By way of what the programs are to be loaded, for the checks of both ways.
+BACKEND_VARIABLE = "GPUCORRELATE_CHECK_BACKEND"
+BACKEND = os.environ.get(BACKEND_VARIABLE, "auto")
 CGROUPS = Path("/sys/fs/cgroup")
 FACTS = Path("/root/facts")
 #: Longest that a child runs, whatever becomes of the check.

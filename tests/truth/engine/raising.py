@@ -3,7 +3,7 @@
 
 Truth is the moment at which the plugin raised, the requests of the step that it raised in, and the
 course up to then: a request that had been handed to the engine and had not all its tokens was with
-it. Right is a report that says that the request failed, with the error's own words, and of which
+it. Right is a report that says that the request failed, of which error, and of which
 step, where it was in that step or in one before. Injected
 time is a request's whole life until then, for all of it was in vain. The boundary is the end of
 the step that raised.
@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from gpucorrelate.probes.agents.raised import message_hash
 from gpucorrelate.verify.score import Score
 
 if TYPE_CHECKING:
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     from tests.engine.traced import Truth
     from tests.truth.engine.course import Course
 
-_WORDS = "RuntimeError: gpucorrelate-lab: execute_model raises, as asked"
+_KIND = "RuntimeError"
+#: A report has no message of an exception, for that may be a prompt; of this one it is known.
+_MESSAGE = f", message {message_hash('gpucorrelate-lab: execute_model raises, as asked')}"
 
 
 def score(
@@ -55,7 +58,9 @@ def score(
         sums["injected_ns"] += length
         sums["category_ns"] += length * report.status.startswith("failed: ")
         sums["culprit_ns"] += length * (
-            report.status.startswith(blamed) and _WORDS in report.status
+            report.status.startswith(blamed)
+            and _KIND in report.status
+            and report.status.endswith(_MESSAGE)
         )
         errors.append(abs(failed[0].start_ns + failed[0].wall_ns - raised.start_ns))
     return Score(name, errors_ns=tuple(sorted(errors)), confusion=(), **sums)

@@ -20,6 +20,10 @@ int gcu_cupti_layout(const char *path, char *why, uint32_t size);
 enum { CLOSED, OPEN };
 static int state;
 static int watched; /* forks are */
+#ifdef GCU_TEST
+/* Test builds: without a library there is nothing to tell to record; what a begin answers. */
+static int path_given, test_refusal;
+#endif
 
 static void in_child(void)
 {
@@ -48,6 +52,7 @@ GCU_PUBLIC int gcu_open(const struct gcu_settings *set, const char *path, char *
 		return 6;
 	}
 #ifdef GCU_TEST
+	path_given = path != NULL;
 	failed = path ? gcu_cupti_open(path, why, size) : gcu_lengths_for(set->version) ? 2 : 0;
 #else
 	failed = gcu_cupti_open(path, why, size);
@@ -81,6 +86,10 @@ GCU_PUBLIC int gcu_layout(const char *path, char *why, uint32_t size)
 
 GCU_PUBLIC int gcu_begin(uint32_t what, char *why, uint32_t size)
 {
+#ifdef GCU_TEST
+	if (!path_given)
+		return test_refusal;
+#endif
 	return state == OPEN ? gcu_cupti_begin(what, why, size) : 6;
 }
 
@@ -134,6 +143,11 @@ GCU_PUBLIC void gcu_test_wanted(uint8_t **buffer, size_t *size)
 GCU_PUBLIC void gcu_test_filled(uint8_t *buffer, size_t size)
 {
 	gcu_buffer_filled(buffer, size);
+}
+
+GCU_PUBLIC void gcu_test_refuse(int code)
+{
+	test_refusal = code;
 }
 
 GCU_PUBLIC void gcu_test_drain(void)

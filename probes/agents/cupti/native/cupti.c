@@ -87,6 +87,15 @@ static uint64_t monotonic(void)
 	return (uint64_t)gcu_monotonic_ns();
 }
 
+/* CUPTI's own clock where nobody gave it another. */
+static uint64_t realtime(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_REALTIME, &now);
+	return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
 /* One burst: the narrowest pair gives the offset, all of them go on record. */
 static int pair_clocks(void)
 {
@@ -256,6 +265,17 @@ static int enable_calls(void)
 	return result;
 }
 
+/*
+ * A callback cannot be taken back. Whoever comes next and sets none, such as older profilers of
+ * PyTorch, takes records to be in the clock that CUPTI has by itself.
+ */
+static void end_clock(void)
+{
+	if (own_clock)
+		cupti.timer((void *)realtime);
+	own_clock = 0;
+}
+
 static void disable_all(void)
 {
 	static const int kinds[] = { GCU_REC_KERNEL,   GCU_REC_MEMCPY, GCU_REC_MEMSET,
@@ -316,6 +336,7 @@ int gcu_cupti_begin(uint32_t what, char *why, uint32_t size)
 	if (result) {
 		say(why, size, "CUPTI refuses to record", result);
 		disable_all();
+		end_clock();
 		cupti.unsubscribe(subscriber);
 		subscriber = NULL;
 		return GCU_REFUSED;
@@ -353,6 +374,7 @@ void gcu_cupti_end(void)
 	disable_all();
 	gcu_cupti_flush(1);
 	recording = 0;
+	end_clock();
 	cupti.unsubscribe(subscriber);
 	subscriber = NULL;
 }

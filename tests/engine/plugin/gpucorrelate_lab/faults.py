@@ -90,14 +90,15 @@ def _raise_if_asked(scheduled: Any) -> None:
     """Raise once if asked, and note the requests that the step was to be for.
 
     Raises:
-        RuntimeError: the flag was there.
+        RuntimeError: the flag was there; what is in it ends the message.
     """
-    if not lab().take("core.execute.raise"):
+    words = lab().take("core.execute.raise")
+    if words is None:
         return
     now_ns = time.monotonic_ns()
     requests = " ".join(scheduled.num_scheduled_tokens)
     lab().note("core.execute.raise", (now_ns, now_ns, 0), detail=requests)
-    raise RuntimeError("gpucorrelate-lab: execute_model raises, as asked")
+    raise RuntimeError(f"gpucorrelate-lab: execute_model raises, as asked{words}")
 
 
 def _raising(owner: type, name: str) -> None:

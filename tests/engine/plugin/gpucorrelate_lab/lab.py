@@ -72,13 +72,17 @@ class Lab:
         milliseconds = float(text) if text else _DEFAULT_MS
         return int(milliseconds * self._random.uniform(*_SPREAD) * 1e6)
 
-    def take(self, kind: str) -> bool:
-        """Whether a fault that is to happen once is wanted; its switch is taken away."""
+    def take(self, kind: str) -> str | None:
+        """What the switch of a fault that is to happen once says; it is taken away.
+
+        ``None`` where there is no switch.
+        """
         try:
+            text = (self._flags / kind).read_text()
             (self._flags / kind).unlink()
         except OSError:
-            return False
-        return True
+            return None
+        return text
 
     def pause_s(self) -> float:
         """A time between two occurrences: irregular, so that nothing locks step with it."""
