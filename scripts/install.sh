@@ -37,6 +37,12 @@ unit=$DESTDIR$unit/gpucorrelate.service
 sysusers=$DESTDIR$conf/sysusers.d/gpucorrelate.conf
 tmpfiles=$DESTDIR$conf/tmpfiles.d/gpucorrelate.conf
 config=$DESTDIR/etc/gpucorrelate/config.toml
+share=$DESTDIR$PREFIX/share
+completions=(
+	"$share/bash-completion/completions/gpucorrelate"
+	"$share/zsh/site-functions/_gpucorrelate"
+	"$share/fish/vendor_completions.d/gpucorrelate.fish"
+)
 mark=.gpucorrelate-installed # what may be deleted as a whole holds this
 
 # Only on a running system, not when a package is put together.
@@ -65,7 +71,7 @@ copy_sources() { # FOLDER: what a build needs, so that it leaves nothing here
 	mkdir "$1"
 	tar -C "$ROOT" -c --exclude=__pycache__ --exclude='*.so' --exclude='*.bpf.o' \
 		pyproject.toml setup.py MANIFEST.in README.md CHANGELOG.md LICENSE LICENSES \
-		gpucorrelate cli correlator daemon probes verify | tar -C "$1" -x
+		gpucorrelate api cli correlator daemon probes verify | tar -C "$1" -x
 }
 
 # Everything is made in a folder beside, and moved into place at the end.
@@ -107,6 +113,30 @@ install_program() {
 	install -m 755 "$work/launcher" "$bin"
 }
 
+# Made by the program that was just installed, so that they are its own.
+install_pages() {
+	local python=$1 work=$2 page
+	local made=("$python" -I -c 'import runpy, sys
+sys.path[:0] = sys.argv[1:3]
+module = sys.argv[3]
+sys.argv = sys.argv[3:]
+runpy.run_module(module, run_name="__main__")' "$lib" "$ROOT")
+	"${made[@]}" scripts.man_pages "$work/man"
+	remove_man
+	for page in "$work"/man/man*/*; do
+		install -D -m 644 "$page" "$share/${page#"$work"/}"
+	done
+	"${made[@]}" scripts.completions "$work/complete"
+	install -D -m 644 "$work/complete/bash" "${completions[0]}"
+	install -D -m 644 "$work/complete/zsh" "${completions[1]}"
+	install -D -m 644 "$work/complete/fish" "${completions[2]}"
+}
+
+remove_man() {
+	rm -f "$share"/man/man1/gpucorrelate.1 "$share"/man/man1/gpucorrelate-*.1 \
+		"$share/man/man5/gpucorrelate.toml.5" "$share/man/man8/gpucorrelate.service.8"
+}
+
 install_service() {
 	local work=$1
 	sed "s|^ExecStart=.*|ExecStart=$PREFIX/bin/gpucorrelate daemon|" \
@@ -114,9 +144,10 @@ install_service() {
 	install -D -m 644 "$work/unit" "$unit"
 	install -D -m 644 "$ROOT/systemd/gpucorrelate.sysusers" "$sysusers"
 	install -D -m 644 "$ROOT/systemd/gpucorrelate.tmpfiles" "$tmpfiles"
-	mkdir -p "$doc/docs"
+	mkdir -p "$doc/docs/commands"
 	install -m 644 "$ROOT"/{README.md,SECURITY.md,CHANGELOG.md,LICENSE,systemd/config.toml} "$doc/"
 	install -m 644 "$ROOT"/docs/*.md "$doc/docs/"
+	install -m 644 "$ROOT"/docs/commands/*.md "$doc/docs/commands/"
 	touch "$doc/$mark"
 	if [ -e "$config" ]; then
 		say "kept as it is: $config (the defaults are in ${doc#"$DESTDIR"}/config.toml)"
@@ -138,6 +169,7 @@ do_install() {
 	trap "rm -rf '$work'" EXIT
 	say "installing below $DESTDIR$PREFIX, to run with $python"
 	install_program "$python" "$work"
+	install_pages "$python" "$work"
 	install_service "$work"
 	if live; then
 		systemd-sysusers "$sysusers"
@@ -162,7 +194,8 @@ do_uninstall() {
 		say "left, because it was changed: $config"
 	fi
 	rm -rf "$lib" "$lib.new" "$lib.old" "$doc"
-	rm -f "$bin" "$unit" "$sysusers" "$tmpfiles"
+	remove_man
+	rm -f "$bin" "$unit" "$sysusers" "$tmpfiles" "${completions[@]}"
 	if live; then
 		systemctl daemon-reload
 	fi
