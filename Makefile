@@ -59,11 +59,17 @@ test: venv native engine-venv ## everything but the slow tests
 
 .PHONY: test-unit
 test-unit: venv native ## what runs anywhere, in seconds
-	@$(PY) -m pytest -m "not slow and not kernel and not engine and not system" $(PYTEST_ARGS)
+	@$(PY) -m pytest -m "not slow and not kernel and not engine and not system and not browser" $(PYTEST_ARGS)
+
+.PHONY: test-browser
+test-browser: venv native ## reports as pages, looked at in a real Chromium
+	@scripts/browser_packages.sh
+	@$(PY) -m pytest -m browser tests/browser $(PYTEST_ARGS)
 
 .PHONY: test-slow
 test-slow: venv native engine-venv old-engine-venv ## all tests, every engine profile, both engine versions, other kernels
 	@scripts/qemu_packages.sh
+	@scripts/browser_packages.sh
 	@$(PY) -m pytest $(PYTEST_ARGS)
 	@GPUCORRELATE_ENGINE_VENV=$(abspath $(OLD_ENGINE_VENV)) $(PY) -m pytest -m engine tests/engine $(PYTEST_ARGS)
 
@@ -78,6 +84,11 @@ FUZZ_TARGETS ?=
 fuzz: venv native ## look for inputs that break a promise, FUZZ_S seconds a target; FUZZ_TARGETS: some
 	@$(PY) -m pip install -q -r tests/fuzz/requirements.txt
 	@$(PY) -m tests.fuzz --seconds $(FUZZ_S) $(FUZZ_TARGETS)
+
+SOAK_MINUTES ?= 20
+.PHONY: soak
+soak: venv native engine-venv ## the daemon under a real engine's load for SOAK_MINUTES: does it stay as it is
+	@$(PY) -m tests.soak --minutes $(SOAK_MINUTES)
 
 .PHONY: lint
 lint: venv native ## format, lint, types, import contracts, generated files
@@ -95,6 +106,7 @@ gen: venv ## regenerate the C header, docs/events.md and the default settings fr
 	@$(PY) -m gpucorrelate.daemon.configkeys >systemd/config.toml
 	@$(PY) -m scripts.docs_commands
 	@$(PY) -m scripts.docs_messages
+	@$(PY) -m scripts.schema_page
 
 .PHONY: bench
 bench: venv native engine-venv ## throughput and overhead, beside other tools in the same run

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A recording as typed values and as tables, for notebooks, scripts and SQL.
 
-``gpucorrelate.open`` is the way in; docs/python.md has a tour, docs/schema.md every column.
+``gpucorrelate.open`` is the way in; docs/api.md has a tour, docs/schema.md every column.
 """
 
 from gpucorrelate.api.runs import Run, open_run
@@ -23,6 +23,7 @@ from gpucorrelate.api.values import (
     Step,
     StepSegment,
     Token,
+    Wait,
 )
 
 __all__ = [
@@ -47,5 +48,6 @@ __all__ = [
     "Table",
     "TableSchema",
     "Token",
+    "Wait",
     "open_run",
 ]

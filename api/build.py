@@ -6,10 +6,12 @@ Paths are in ``paths``. Every table is built from what reports are built from, s
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpucorrelate.api import waits
 from gpucorrelate.api.arrow import Chosen, Known, Values, rows_to_table, table_of
 from gpucorrelate.api.paths import PathTables
 from gpucorrelate.api.schema import TABLES
@@ -23,6 +25,7 @@ from gpucorrelate.api.values import (
     Step,
     Token,
 )
+from gpucorrelate.correlator.report.redact import RedactedRun
 from gpucorrelate.correlator.report.values import PhaseName
 from gpucorrelate.correlator.steps import status_name
 from gpucorrelate.probes.wire.schema import Anchor, CapabilityState, GpuOpKind, Nature
@@ -75,12 +78,14 @@ class Recorded:
         """Rows of a table in order, some at a time."""
         if name in ("segments", "step_segments", "causes"):
             yield from self._paths.parts(name)
+        elif name == "waits":
+            yield from waits.parts(self.run.states, self._paths.describe)
         else:
             yield self._makers[name]()
 
-    def of_request(self, key: int) -> Iterator[ArrowTable]:
-        """Rows of ``segments`` of one request."""
-        return self._paths.of_request(key)
+    def path(self, name: str, key: int) -> Iterator[ArrowTable]:
+        """Rows of ``segments`` of one request, or of ``step_segments`` of one step."""
+        return self._paths.path(name, key)
 
     def close(self) -> None:
         """Nothing is held but memory."""
@@ -90,9 +95,11 @@ class Recorded:
     def _requests(self) -> ArrowTable:
         rows = self.run.requests()
         joined = zip(rows, self.run.requests_, strict=True)
-        return rows_to_table(
-            TABLES["requests"], [_request(k, row, one) for k, (row, one) in enumerate(joined)]
-        )
+        made = [_request(k, row, one) for k, (row, one) in enumerate(joined)]
+        if isinstance(self.run, RedactedRun):
+            # Whoever has the caller's traces would know the request by it.
+            made = [replace(one, trace_id=None) for one in made]
+        return rows_to_table(TABLES["requests"], made)
 
     def _tokens(self) -> ArrowTable:
         number = self.run.steps_.number

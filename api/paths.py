@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gpucorrelate.api.arrow import ArrowTable
+    from gpucorrelate.correlator.causes import Describer
     from gpucorrelate.correlator.context import HostContext
     from gpucorrelate.correlator.report.build import Run
     from gpucorrelate.correlator.report.paths import Said, Stretches
@@ -54,6 +55,11 @@ class PathTables:
         self._sums: dict[str, dict[int, _Sum]] = {}
 
     @property
+    def describe(self) -> Describer:
+        """Says who threads are."""
+        return self._finder.describe
+
+    @property
     def host(self) -> HostContext:
         """The host's numbers."""
         return self._finder.describe.host
@@ -78,10 +84,16 @@ class PathTables:
         else:
             yield from gathered(self._walked(name), name)
 
-    def of_request(self, key: int) -> Iterator[ArrowTable]:
-        """Rows of ``segments`` of one request."""
-        for _, found in self._finder.requests([self._run.requests_[key]]):
-            yield self._segments(range(key, key + 1), found)
+    def path(self, name: str, key: int) -> Iterator[ArrowTable]:
+        """Rows of ``segments`` of one request, or of ``step_segments`` of one step."""
+        some, run = range(key, key + 1), self._run
+        if name == "segments":
+            for _, found in self._finder.requests([run.requests_[key]]):
+                yield self._segments(some, found)
+            return
+        walk = self._finder.profile if run.is_profile else self._finder.steps
+        for _, found in walk([key]):
+            yield self._of_steps(some, found)
 
     def _walked(self, name: str) -> Iterator[ArrowTable]:
         """Tables of all paths; when the last one was taken, the sums of what is said are known."""

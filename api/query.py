@@ -228,8 +228,26 @@ class Database:
         """Turn what DuckDB raises into one line of ours."""
         try:
             yield
+        except (RuntimeError, self._duckdb.InterruptException) as exc:
+            # It stops a query at Ctrl-C, and then says no more than this.
+            if "interrupt" not in str(exc).lower():
+                raise
+            raise KeyboardInterrupt from exc
         except self._duckdb.Error as exc:
+            if isinstance(exc, (self._duckdb.InvalidInputException, self._duckdb.IOException)):
+                self._look()
             raise _of_duckdb(self._duckdb, exc) from exc
+
+    def _look(self) -> None:
+        """Find out whether a file is at fault: what read it for DuckDB cannot say which.
+
+        Raises:
+            RecordingError: it is.
+        """
+        if self._run.folder is not None:
+            for name in self._made:
+                for _ in self._run.table(name).batches():
+                    pass
 
 
 def _of_duckdb(duckdb: Any, exc: Exception) -> GpucorrelateError:  # noqa: ANN401

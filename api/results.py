@@ -181,12 +181,16 @@ class Results:
         with self._said_of(name):
             yield from self._groups(name)
 
-    def of_request(self, key: int) -> Iterator[ArrowTable]:
-        """Rows of ``segments`` of one request; row groups without any are not read."""
+    def path(self, name: str, key: int) -> Iterator[ArrowTable]:
+        """Rows of ``segments`` of one request, or of ``step_segments`` of one step.
+
+        Row groups without any are not read.
+        """
         compute = pyarrow("pyarrow.compute")
-        with self._said_of("segments"):
-            for group in self._groups_of("segments", "request_key", key):
-                yield group.filter(compute.equal(group["request_key"], key))
+        column = TABLES[name].names[0]
+        with self._said_of(name):
+            for group in self._groups_of(name, column, key):
+                yield group.filter(compute.equal(group[column], key))
 
     def close(self) -> None:
         """Close the files."""

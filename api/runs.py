@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar, cast, overload
 from gpucorrelate.api.arrow import rows_of
 from gpucorrelate.api.schema import TABLES
 from gpucorrelate.api.tables import Table
-from gpucorrelate.api.values import Request, Row, Segment, Step
+from gpucorrelate.api.values import Request, Row, Segment, Step, StepSegment, Wait
 from gpucorrelate.correlator.report.names import match_ids, named
 from gpucorrelate.probes.wire.errors import NotFoundError, UsageError
 
@@ -58,7 +58,7 @@ class OneRequest(One[Request]):
 
     def segments(self) -> Iterator[Segment]:
         """The segments of its path, in order; they sum to its wall time."""
-        for part in self._run.source.of_request(self.row.request_key):
+        for part in self._run.source.path("segments", self.row.request_key):
             yield from cast("Iterator[Segment]", rows_of(TABLES["segments"], part))
 
 
@@ -76,6 +76,11 @@ class OneStep(One[Step]):
         if recording.is_profile:
             return recording.devices.report(self.row.step_key)
         return recording.step(self.row.step, self.row.process)
+
+    def segments(self) -> Iterator[StepSegment]:
+        """The segments of its path, in order; of a step in flight there are none."""
+        for part in self._run.source.path("step_segments", self.row.step_key):
+            yield from cast("Iterator[StepSegment]", rows_of(TABLES["step_segments"], part))
 
 
 class Run:
@@ -151,7 +156,25 @@ class Run:
     @overload
     def table(self, name: Literal["causes"]) -> Table[values.Cause]: ...
     @overload
+    def table(self, name: Literal["waits"]) -> Table[Wait]: ...
+    @overload
     def table(self, name: Literal["gpu_ops"]) -> Table[values.GpuOp]: ...
+    @overload
+    def table(self, name: Literal["step_requests"]) -> Table[values.Membership]: ...
+    @overload
+    def table(self, name: Literal["context"]) -> Table[values.HostNumber]: ...
+    @overload
+    def table(self, name: Literal["counters"]) -> Table[values.Counter]: ...
+    @overload
+    def table(self, name: Literal["changes"]) -> Table[values.Change]: ...
+    @overload
+    def table(self, name: Literal["ledger"]) -> Table[values.LedgerEntry]: ...
+    @overload
+    def table(self, name: Literal["losses"]) -> Table[values.Loss]: ...
+    @overload
+    def table(self, name: Literal["capabilities"]) -> Table[values.Capability]: ...
+    @overload
+    def table(self, name: Literal["meta"]) -> Table[values.Fact]: ...
     @overload
     def table(self, name: str) -> Table[Row]: ...
 
@@ -184,15 +207,22 @@ class Run:
         """Segments of all requests' critical paths, request by request."""
         return self.table("segments")
 
+    @property
+    def waits(self) -> Table[Wait]:
+        """Waits of traced threads, by thread and start."""
+        return self.table("waits")
+
     # -- single ones
 
-    def request(self, request_id: str) -> OneRequest:
-        """A request by any of its ids, or by a part of one that no other has.
+    def request(self, request_id: str | Request) -> OneRequest:
+        """A request by any of its ids, or by a part of one that no other has, or by its row.
 
         Raises:
             NotFoundError: there is none.
             UsageError: several fit.
         """
+        if isinstance(request_id, Request):
+            return OneRequest(request_id, self)
         rows = list(self.requests)
         ids = [
             tuple(one for one in (r.request_id, r.internal_id, *r.aliases) if one) for r in rows
@@ -207,8 +237,8 @@ class Run:
             )
         return OneRequest(rows[found[0]], self)
 
-    def step(self, number: int, process: str = "") -> OneStep:
-        """A step by its number.
+    def step(self, number: int | Step, process: str = "") -> OneStep:
+        """A step by its number, or by its row.
 
         Args:
             number: Its number.
@@ -218,6 +248,8 @@ class Run:
             NotFoundError: there is none.
             UsageError: several processes have one.
         """
+        if isinstance(number, Step):
+            return OneStep(number, self)
         found = [row for row in self.steps if row.step == number and process in ("", row.process)]
         if not found:
             raise NotFoundError(f"no step {number} was recorded")

@@ -20,8 +20,8 @@ class Source(Protocol):
     def parts(self, name: str) -> Iterator[ArrowTable]:
         """Rows of a table in order, some at a time; at least one part, which may be empty."""
 
-    def of_request(self, key: int) -> Iterator[ArrowTable]:
-        """Rows of ``segments`` of one request."""
+    def path(self, name: str, key: int) -> Iterator[ArrowTable]:
+        """Rows of ``segments`` of one request, or of ``step_segments`` of one step."""
 
     def close(self) -> None:
         """Give back what is held."""

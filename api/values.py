@@ -87,7 +87,7 @@ class Segment:
     request_key: Annotated[int, "requests.request_key"]
     request_id: Annotated[str, "requests.request_id", SHARED]
     phase: Annotated[str, "phase of the request: queue, prefill, decode...", SHARED]
-    step: Annotated[int | None, "number of the engine step that it belongs to"]
+    step: Annotated[int | None, "number of the step it belongs to; null: none, or one of others"]
     start_ns: Annotated[int, "start"]
     end_ns: Annotated[int, "end; the start of the next"]
     length_ns: Annotated[int, "length"]
@@ -167,7 +167,7 @@ class Cause:
     traced: Annotated[bool, "the actor is of a process that is traced"]
     span: Annotated[str | None, "the actor's own phase"]
     verb: Annotated[str | None, "held by, woken by, ran instead:, timer, file..."]
-    by: Annotated[str | None, "who made the actor wait"]
+    by_actor: Annotated[str | None, "who made the actor wait"]
     by_tid: Annotated[int | None, "thread id of that one"]
     by_pid: Annotated[int | None, "its process"]
     detail: Annotated[str | None, "more: while schedule, in write, 253:1 inode 12345"]
@@ -176,6 +176,34 @@ class Cause:
     request_ns: Annotated[int, "their total length"]
     step_segments: Annotated[int, "rows of step_segments that say so"]
     step_ns: Annotated[int, "their total length"]
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A time that a traced thread was off a CPU, whether on a path or not.
+
+    A wait in which a CPU quota ran out is several rows. Waits too short to be recorded one by one
+    are not here; their time is in segments.
+    """
+
+    tid: Annotated[int, "the thread that waited"]
+    pid: Annotated[int, "its process"]
+    actor: Annotated[str | None, "who that is, as in segments", SHARED]
+    kind: Annotated[
+        str, "in what: futex, epoll, read socket, interpreter lock, preempted...", SHARED
+    ]
+    target: Annotated[int | None, "address of the futex, or file descriptor", UNSIGNED]
+    start_ns: Annotated[int, "it left the CPU"]
+    woken_ns: Annotated[int | None, "it could run again; null: no wake seen, or it always could"]
+    end_ns: Annotated[int, "it was on a CPU again"]
+    length_ns: Annotated[int, "length"]
+    run_queue_ns: Annotated[int | None, "of that, after woken_ns: ready and without a CPU"]
+    category: Annotated[str, "what it is when it holds a path and leads no further", SHARED]
+    by_actor: Annotated[str | None, "who woke it; of preempted: who ran instead", SHARED]
+    by_tid: Annotated[int | None, "thread id of that one"]
+    by_pid: Annotated[int | None, "its process"]
+    by_call: Annotated[str | None, "the system call in which it woke", SHARED]
+    open: Annotated[bool, "still waiting when it was reported: end_ns is that moment"]
 
 
 @dataclass(frozen=True)
@@ -287,8 +315,8 @@ class Fact:
 
 #: A row of any table.
 Row = (
-    Request | Token | Segment | Step | Membership | StepSegment | Cause | GpuOp | HostNumber
-    | Counter | Change | LedgerEntry | Loss | Capability | Fact
+    Request | Token | Segment | Step | Membership | StepSegment | Cause | Wait | GpuOp
+    | HostNumber | Counter | Change | LedgerEntry | Loss | Capability | Fact
 )  # fmt: skip
 
 #: Every table by its name, in the order in which they are written and documented.
@@ -300,6 +328,7 @@ ROWS: Final[dict[str, type[Row]]] = {
     "step_requests": Membership,
     "step_segments": StepSegment,
     "causes": Cause,
+    "waits": Wait,
     "gpu_ops": GpuOp,
     "context": HostNumber,
     "counters": Counter,

@@ -24,6 +24,7 @@ from gpucorrelate.cli.steps import steps
 from gpucorrelate.cli.tables import tables
 from gpucorrelate.cli.top import top
 from gpucorrelate.cli.verify import verify
+from gpucorrelate.cli.watch import watch
 from gpucorrelate.probes.wire.errors import UsageError
 
 PROGRAM = "gpucorrelate"
@@ -86,8 +87,8 @@ def cli() -> None:
 
 
 for command in (
-    check, verify, daemon, attach, detach, status, top, requests, steps, report, tables, compare,
-    record, import_, save, sql, export,
+    check, verify, daemon, attach, detach, status, top, watch, requests, steps, report, tables,
+    compare, record, import_, save, sql, export,
 ):  # fmt: skip
     cli.add_command(command)
 

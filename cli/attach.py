@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpucorrelate.cli.command import Command
+from gpucorrelate.cli.gpu_options import gpu_options
 from gpucorrelate.cli.moments import duration_s
 from gpucorrelate.cli.options import (
     PID,
@@ -26,6 +27,8 @@ from gpucorrelate.correlator.report.units import plural
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from gpucorrelate.probes.wire.gpu import GpuPlan
+
 
 @click.command(
     cls=Command,
@@ -33,11 +36,13 @@ if TYPE_CHECKING:
     examples=(
         "gpucorrelate attach --pid 4700 --duration 60s",
         "gpucorrelate attach --pid \"$(pgrep -of 'vllm serve')\" --detach",
+        "gpucorrelate attach --pid 4700 --gpu nodes --gpu-window 1s --gpu-every 10s",
     ),
 )
 @click.option("--pid", type=PID, required=True, help="Any process of the engine.")
 @click.option("--duration", metavar="TIME", help="Stop after this long: 30s, 5m, or seconds.")
 @click.option("--detach", is_flag=True, help="Leave it to the daemon and return at once.")
+@gpu_options
 @control_option
 @format_option
 @top_option
@@ -47,6 +52,7 @@ def attach(
     pid: int,
     duration: str | None,
     detach: bool,
+    gpu: GpuPlan,
     control: Path | None,
     form: str,
     look: Look,
@@ -67,7 +73,7 @@ def attach(
         raise click.UsageError("--detach leaves at once: give no --duration with it")
     client = client_of(control)
     with stoppable() as stop:
-        answer = client.attach(pid, for_s=limit_s(seconds), hold=not detach)
+        answer = client.attach(pid, for_s=limit_s(seconds), hold=not detach, gpu=gpu)
         session = answer.session.session
         for warning in answer.warnings:
             note(f"warning: {warning}")

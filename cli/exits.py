@@ -105,6 +105,12 @@ OF: dict[str, tuple[Exit, ...]] = {
         Exit(EXIT_UNSUPPORTED, "that process cannot be traced, such as a kernel thread"),
         _NO_RECORDING,
     ),
+    "watch": (
+        _STOPPED,
+        _not_found("no such process"),
+        Exit(EXIT_NOT_PERMITTED, "the process is somebody else's"),
+        Exit(EXIT_UNSUPPORTED, "it is a kernel thread"),
+    ),
     "requests": (
         _not_found("no request fits, or there is no such file or session"),
         _NOT_YOURS, _NO_DAEMON, _NO_RECORDING, _LOST,

@@ -4,15 +4,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from gpucorrelate.cli.command import Command
+from gpucorrelate.cli.gpu_options import gpu_options
 from gpucorrelate.cli.moments import duration_s
 from gpucorrelate.cli.options import PID, SESSION, control_option
 from gpucorrelate.cli.output import note
 from gpucorrelate.cli.source import client_of
 from gpucorrelate.probes.wire.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpucorrelate.probes.wire.gpu import GpuPlan
 
 
 @click.command(
@@ -30,6 +35,7 @@ from gpucorrelate.probes.wire.errors import UsageError
 )
 @click.option("--duration", metavar="TIME", help="Stop after this long: 30s, 5m, or seconds.")
 @click.option("--force", is_flag=True, help="Write over a FILE that exists.")
+@gpu_options
 @control_option
 def record(
     *,
@@ -38,6 +44,7 @@ def record(
     session: str | None,
     duration: str | None,
     force: bool,
+    gpu: GpuPlan,
     control: Path | None,
 ) -> int:
     """Record an engine to a file that any machine can report.
@@ -61,7 +68,8 @@ def record(
 
         with stoppable() as stop:
             answers = [
-                client.attach(pid, for_s=limit_s(seconds), hold=pid == pids[0]) for pid in pids
+                client.attach(pid, for_s=limit_s(seconds), hold=pid == pids[0], gpu=gpu)
+                for pid in pids
             ]
             mine = [answer.session.session for answer in answers if not answer.already]
             with watched(pids[0]):

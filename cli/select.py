@@ -26,7 +26,7 @@ _STEP_ORDER: dict[str, Callable[[StepRow], int]] = {
     "worker": lambda row: -_known(row.worker_ns),
     "rows": lambda row: -row.rows,
     "tokens": lambda row: -row.tokens,
-    "prefill": lambda row: -row.prefill_tokens,
+    "prefill": lambda row: -(row.prefill_tokens or 0),
     "waiting": lambda row: -row.waiting,
 }
 STEP_KEYS = tuple(_STEP_ORDER)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Share of one CPU that top may take on average, the drawing not counted.
 _SHARE = 0.2
+#: Reports in one go: what is in flight must not wait for them.
+_BURST_S = 0.3
 
 
 @click.command(
@@ -101,7 +103,7 @@ def _open(source: Source, pid: int | None) -> tuple[LiveSession, Client | None]:
     """
     from gpucorrelate.daemon.live import LiveOptions, LiveSession
 
-    options = LiveOptions(cpu_share=_SHARE, slowest_first=True)
+    options = LiveOptions(cpu_share=_SHARE, burst_s=_BURST_S, slowest_first=True)
     if source.file is not None:
         return LiveSession.follow_file(source.file, options), None
     client = client_of(source.control)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -23,7 +24,14 @@ if TYPE_CHECKING:
     from textual.events import Resize
 
     from gpucorrelate.cli.top_view import View
+    from gpucorrelate.correlator.report.values import RequestReport
     from gpucorrelate.daemon.live import LiveSession, LiveUpdate
+
+#: After a look that took long others have the CPU for so long at least.
+_LEAST_PAUSE_S = 0.2
+_GRACE_S = 0.5
+#: So long beyond two looks' time nothing new may come before that is told.
+_STALE_S = 3.0
 
 _HELP = """\
 gpucorrelate top: what requests wait for now, and who makes them wait
@@ -98,7 +106,9 @@ class TopApp(App[None]):
         self._update: LiveUpdate | None = None
         self._stop = threading.Event()
         self._wanted: queue.SimpleQueue[tuple[str, int]] = queue.SimpleQueue()
-        self._helping = False
+        self._helping = self._ended = False
+        self._took_s = time.monotonic()
+        self._explain_at_s = 0.0
         self._thread = threading.Thread(target=self._poll, name="poll", daemon=True)
 
     def compose(self) -> ComposeResult:
@@ -109,24 +119,26 @@ class TopApp(App[None]):
     def on_mount(self) -> None:
         """Begin to poll."""
         self._thread.start()
+        self.set_interval(1.0, self._tell_age)
 
     def stop(self) -> None:
         """End the thread that polls, and wait for it."""
         self._stop.set()
         self._wanted.put(("", 0))
-        self._thread.join(10)
+        # A poll on a busy machine takes a while, and changes nothing: nobody should wait for it.
+        self._thread.join(_GRACE_S)
 
     # The thread that polls.
 
     def _poll(self) -> None:
         try:
             while not self._stop.is_set():
-                update = self._live.poll()
+                update = self._live.poll(explain=False)
                 self.call_from_thread(self.took, update)
                 if update.ended:
                     self._serve(None)
                     return
-                self._serve(self._interval_s)
+                self._serve(max(_LEAST_PAUSE_S, self._interval_s - self._explain()))
         except GpucorrelateError as exc:
             if not self._stop.is_set():
                 self.error = exc
@@ -135,10 +147,22 @@ class TopApp(App[None]):
             if not self._stop.is_set():
                 raise
 
+    def _explain(self) -> float:
+        """Report what ended, unless it was done just now; returns the seconds that it took.
+
+        Where CPUs are scarce it takes many times its CPU time, in which the screen stands still.
+        """
+        begun_s = time.monotonic()
+        if begun_s < self._explain_at_s:
+            return 0.0
+        if reports := self._live.explain():
+            self.call_from_thread(self.explained, reports)
+        took_s = time.monotonic() - begun_s
+        self._explain_at_s = begun_s + 3 * took_s
+        return took_s
+
     def _serve(self, wait_s: float | None) -> None:
         """Wait, and write the reports that are asked for meanwhile."""
-        import time
-
         until = None if wait_s is None else time.monotonic() + wait_s
         while not self._stop.is_set():
             left = None if until is None else until - time.monotonic()
@@ -165,11 +189,27 @@ class TopApp(App[None]):
     def took(self, update: LiveUpdate) -> None:
         """There is an update."""
         self._memory = self._memory.take(update)
+        self._took_s = time.monotonic()
+        self._ended = update.ended
         if self.view.paused:
             return
         self._update = update
-        self.view = self._memory.into(self.view)
+        self.view = replace(self._memory.into(self.view), stale_s=0)
         self.draw()
+
+    def _tell_age(self) -> None:
+        """Say so when nothing new has come for long: numbers that stand still look like news."""
+        age_s = time.monotonic() - self._took_s
+        if not self.view.paused and not self._ended and age_s > _STALE_S + 2 * self._interval_s:
+            self.view = replace(self.view, stale_s=int(age_s))
+            self.draw()
+
+    def explained(self, reports: tuple[RequestReport, ...]) -> None:
+        """There are reports of requests that ended."""
+        self._memory = self._memory.explained(reports)
+        if not self.view.paused:
+            self.view = self._memory.into(self.view)
+            self.draw()
 
     def say(self, message: str) -> None:
         """Something for the user to read, until the next key."""

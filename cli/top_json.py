@@ -79,6 +79,7 @@ def _flight(one: Flight) -> Json:
         "tokens_out": one.tokens_out,
         "preemptions": one.preemptions,
         "now": None if one.now is None else _hold(one.now),
+        "last_second_ns": {str(category): ns for category, ns in one.shares},
         "last_second": [_holder(holder) for holder in one.recent],
     }
 

@@ -12,6 +12,7 @@ from gpucorrelate.cli.top_view import Slow
 from gpucorrelate.cli.top_words import why as words
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from gpucorrelate.cli.top_view import View
@@ -56,6 +57,15 @@ class Memory:
             self.ended + len(update.done),
             update.notes[-1] if update.notes else self.note,
         )
+
+    def explained(self, reports: Sequence[RequestReport]) -> Memory:
+        """With reports of requests that were told of before."""
+        why = {one.internal_id: words(one.verdict, one.wall_ns) for one in reports}
+        slowest = tuple(
+            replace(one, why=why.get(one.done.internal_id, one.why)) for one in self.slowest
+        )
+        kept = sorted((*self.reports, *reports), key=lambda one: -one.wall_ns)
+        return replace(self, slowest=slowest, reports=tuple(kept[:_MOST_REPORTS]))
 
     def into(self, view: View) -> View:
         """The view with it."""

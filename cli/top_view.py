@@ -72,6 +72,7 @@ class View:
         slowest: Finished requests, slowest first.
         note: The last thing that happened to the session.
         ended: Requests that ended since following began.
+        stale_s: Seconds since anything new came, where that is longer than it should be; else 0.
         once: It is printed, not looked at: no keys, and nothing is selected.
     """
 
@@ -87,6 +88,7 @@ class View:
     slowest: tuple[Slow, ...] = ()
     note: str = ""
     ended: int = 0
+    stale_s: int = 0
     once: bool = False
 
     def matches(self, *names: str) -> bool:
@@ -132,13 +134,14 @@ def screen(update: LiveUpdate, view: View) -> Text:
     if view.width < LEAST_WIDTH or view.height < LEAST_HEIGHT:
         return Text(f"this needs {LEAST_WIDTH} columns and {LEAST_HEIGHT} lines")
     left = view.height - 10 + view.once
-    culprits = max(2, min(len(update.culprits), left // 4 + 1))
+    who = culprits(update.culprits)
+    holders = max(2, min(len(who), left // 4 + 1))
     finished = max(1, min(max(len(view.slowest), 1), left // 4))
-    rows = left - culprits - finished
+    rows = left - holders - finished
     draw = _Screen(update, view)
     draw.head()
     draw.path()
-    draw.culprits(culprits)
+    draw.culprits(who[:holders], holders)
     draw.flights(rows)
     draw.done(finished)
     draw.foot()
@@ -173,6 +176,8 @@ class _Screen:
         behind = (
             f"  reports {units.duration(update.behind_ns, 2)} late" if update.behind_ns else ""
         )
+        if view.stale_s:
+            behind = f"  {view.stale_s:,} s old: no CPU for it"
         name = f"gpucorrelate top  {update.session}"
         self.line((f"{name}{behind}  ", "bold"), (f" {state} ", "bold reverse"))
         rates = update.rates
@@ -205,20 +210,12 @@ class _Screen:
                 bar.append("|")
         self.lines.append(bar)
         said = [f"{category} {units.share(ns, total)}" for category, ns in parts]
-        text, room = "", self.view.width
-        for at, one in enumerate(said):
-            more = f"  +{len(said) - at} more" if at + 1 < len(said) else ""
-            if text and len(text) + 3 + len(one) + len(more) > room:
-                text += f"  +{len(said) - at} more"
-                break
-            text += ("   " if text else "") + one
-        self.line(text)
+        self.line(_fitting(said, "   ", self.view.width))
 
-    def culprits(self, count: int) -> None:
-        """Who makes requests wait."""
+    def culprits(self, shown: Sequence[tuple[str, str, int]], count: int) -> None:
+        """Who makes requests wait, on so many lines."""
         total = sum(ns for _, ns in self.update.composition)
         self.title("WHO MAKES THEM WAIT", "share of all requests' time, last 10 s")
-        shown = culprits(self.update.culprits)[:count]
         width = _WHO_WIDE if self.view.width >= 120 else _WHO_NARROW
         for who, how, length_ns in shown:
             share = units.share(length_ns, total)
@@ -289,7 +286,9 @@ class _Screen:
         lost = "; ".join(f"{line.name} {line.count:,}" for line in update.losses)
         said = f"LOST: {lost}" if lost else "nothing lost"
         if update.missing:
-            said += f"   not observed: {', '.join(m.partition(':')[0] for m in update.missing)}"
+            names = [missing.partition(":")[0] for missing in update.missing]
+            said += "   not observed: "
+            said += _fitting(names, ", ", max(view.width - len(said), 24))
         self.line((said, "bold" if lost else ""))
         said = view.message or (f"note: {view.note}" if view.note else "")
         self.line((said, "bold") if view.message else said)
@@ -302,6 +301,18 @@ class _Screen:
         selected = selected and not self.view.once
         mark = "> " if selected else "  "
         self.line((f"{mark}{words}", "reverse" if selected else ""), fill=selected)
+
+
+def _fitting(words: Sequence[str], between: str, room: int) -> str:
+    """As many of them as there is room for, and how many more there are."""
+    text = ""
+    for at, one in enumerate(words):
+        left = len(words) - at
+        more = f"  +{left - 1} more" if left > 1 else ""
+        if text and len(text) + len(between) + len(one) + len(more) > room:
+            return f"{text}  +{left} more"
+        text += (between if text else "") + one
+    return text
 
 
 def _is_color(style: str) -> bool:

@@ -104,13 +104,32 @@ def waits_for(flight: Flight) -> str:
     if now is not None and now.for_ns >= STUCK_NS and flight.age_ns >= STUCK_NS:
         return held(now)
     parts: list[str] = []
-    for holder in flight.recent[:2]:
-        if parts and 100 * holder.length_ns < _LEAST_PERCENT * _STRETCH_NS:
+    for category, length_ns in _kinds(flight)[:2]:
+        if parts and 100 * length_ns < _LEAST_PERCENT * _STRETCH_NS:
             break
-        parts.append(f"{_percent(holder.length_ns, _STRETCH_NS)} {_short(holder)}")
+        parts.append(f"{_percent(length_ns, _STRETCH_NS)} {_mostly(flight, category, length_ns)}")
     if parts:
         return ", ".join(parts)
     return held(now) if now is not None else "not known yet"
+
+
+def _kinds(flight: Flight) -> list[tuple[Category, int]]:
+    """Where the last second went, by category, the most first; all lack of a CPU is one."""
+    sums: Counter[Category] = Counter()
+    for category, length_ns in flight.shares:
+        sums[Category.RUN_QUEUE if category in _NO_CPU else category] += length_ns
+    return sums.most_common()
+
+
+def _mostly(flight: Flight, category: Category, length_ns: int) -> str:
+    """A category's time in words: who and what, if that was the same for half of it."""
+    same = _NO_CPU if category in _NO_CPU else {category}
+    largest = next((one for one in flight.recent if one.category in same), None)
+    if largest is not None and 2 * largest.length_ns >= length_ns:
+        return _short(largest)
+    if category in _NO_CPU:
+        return "no CPU"
+    return "running" if category is Category.CPU else _PHRASES.get(category, str(category))
 
 
 def held(now: Hold) -> str:

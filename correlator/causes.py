@@ -293,8 +293,6 @@ class Describer:
             category = CATEGORIES[cat]
             if category in (Category.GPU, Category.GPU_EARLIER):
                 name, step = self._words.operation(evidence), self._words.owner(evidence)
-            at = (start, thread, held, guess)
-            cause = self._cause(category, ekind, evidence, related, at)
             made = self._made[key] = Segment(
                 start,
                 end,
@@ -303,11 +301,26 @@ class Describer:
                 phase_name,
                 name,
                 step or None,
-                _guessed(cause) if cause and guess and category in _OF_A_HOLDER else cause,
+                self.why(row),
                 self._evidence(ekind, evidence) or self._running(span, thread, held_by),
                 None if slack < 0 else slack,
             )
         return made
+
+    def why(self, row: tuple[int, ...]) -> Cause | None:
+        """Why a row of the walk lasted; None where nothing needs a reason or none is known."""
+        start, _, evidence, _, _, _, thread, related, held, _, _, cat, ekind, guess, _ = row
+        category = CATEGORIES[cat]
+        at = (start, thread, held, guess)
+        cause = self._cause(category, ekind, evidence, related, at)
+        return _guessed(cause) if cause and guess and category in _OF_A_HOLDER else cause
+
+    def does(self, row: tuple[int, ...]) -> str:
+        """What the holder of a row of the walk was in by its own name; empty: it has none."""
+        evidence, span, cat = row[2], row[3], row[11]
+        if CATEGORIES[cat] in (Category.GPU, Category.GPU_EARLIER):
+            return self._words.operation(evidence)
+        return self.span_name(span)[0]
 
     def _step_of(self, cut: Cut, start: int, end: int, thread: int) -> int:
         """The step that a stretch without a step of its own belongs to; 0 for none.

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpucorrelate.correlator.gaps import kernel_streams
+from gpucorrelate.correlator.report import units
 from gpucorrelate.correlator.report.values import Ledger, LedgerLine
+from gpucorrelate.correlator.search import clipped, exact_sum, union
 from gpucorrelate.correlator.states import imported
-from gpucorrelate.probes.wire.schema import CapabilityState
+from gpucorrelate.probes.wire.schema import MARKS, CapabilityState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,7 +80,10 @@ def _joins(
 
 
 def _without_anchor(capture: Capture, steps: Steps, requests: Sequence[Request]) -> int:
-    """Requests that steps name and nothing else does."""
+    """Requests that steps name and nothing else does; a program's own marks need not."""
+    marked = {info.stream for info in capture.streams if info.producer == MARKS}
+    if set(np.unique(steps.stream).tolist()) <= marked:
+        return 0
     named = {r.internal_id for r in requests}
     return sum(capture.strings[rid] not in named for rid in steps.request_ids if rid)
 
@@ -211,7 +216,30 @@ def _missing(capture: Capture, states: States) -> tuple[str, ...]:
         missing.append("shared-memory queues: no messages recorded (one-process executor?)")
     if not states.device.records:
         missing.append("GPU: no device activity in this recording")
+    missing += _outside_windows(capture, states)
     return tuple(missing)
+
+
+def _outside_windows(capture: Capture, states: States) -> list[str]:
+    """How much of the time the GPU was not recorded, where it was in windows."""
+    rows = capture.table("gpu_window")
+    if not len(rows):
+        return []
+    streams = np.unique(rows["stream"])
+    recorded = 0
+    for stream in streams:
+        own = rows.select(np.flatnonzero(rows["stream"] == stream))
+        start, end = union(own["start_ns"], own["end_ns"])
+        start, end = clipped(start, end, states.start_ns, states.end_ns)
+        recorded += exact_sum(end - start)
+    whole = (states.end_ns - states.start_ns) * len(streams)
+    windows = len(np.unique(np.stack((rows["stream"], rows["window"])), axis=1).T)
+    if recorded >= whole or not whole:
+        return []
+    return [
+        f"GPU outside its windows: recorded in {windows:,}, {units.share(recorded, whole)} of the "
+        "time; elsewhere a step's GPU work shows only as what its threads waited for"
+    ]
 
 
 def _missing_of_profile(states: States) -> tuple[str, ...]:

@@ -425,7 +425,10 @@ def _request(
         step_tokens=tuple(n for _, n, _ in in_steps),
         tokens=tokens,
         tokens_in=_value(first, Anchor.ADMITTED, Anchor.SENT, Anchor.TOKENISED),
-        tokens_out=counts.get(TokenPlace.ENGINE, produced or counts.get(TokenPlace.FRONTEND)),
+        tokens_out=counts.get(
+            TokenPlace.ENGINE,
+            produced or counts.get(TokenPlace.FRONTEND) or _value(first, Anchor.FINISHED),
+        ),
         must_sample=_must_sample(in_steps, tokens),
         legs=legs,
         ttft_legs=_ttft_legs(legs, engine, tokens, hands, first_token),

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 _MOST_STEPS = 1 << 40
 
+#: Spans that rows of an engine's plugin imply: they name a phase of a step, not the step.
+_PHASES = {"schedule", "execute", "sample", "update", "output"}
+
 
 @dataclass(frozen=True)
 class Rowsets:
@@ -97,6 +100,7 @@ class Steps:
         row_age: Steps since the rowset was stated, per row.
         out_owner, out_index: The same for rows that produced output.
         call_off, call_start_ns, call_end_ns: The workers' calls, by step, sorted by start.
+        named: What a program calls the step at an index, where its rows do not say what it is.
     """
 
     stream: I64
@@ -127,13 +131,16 @@ class Steps:
     missing_begin: int
     missing_end: int
     missing_rows: int
+    named: dict[int, str]
 
     def __len__(self) -> int:
         return len(self.number)
 
     def kind(self, i: int) -> str:
-        """prefill, decode, mixed, empty or unknown."""
+        """prefill, decode, mixed, empty, what a program calls it, or unknown."""
         rows, prefill = int(self.rows[i]), int(self.prefill_rows[i])
+        if i in self.named:
+            return self.named[i]
         if rows == 0:
             return "empty"
         if prefill < 0:
@@ -179,6 +186,21 @@ def _possible(table: Table) -> Table:
     return table.select(table["step"] < _MOST_STEPS)
 
 
+def _named(capture: Capture, keys: I64, unsaid: Mask) -> dict[int, str]:
+    """Index of a step -> the name that its program gives it: its longest span's."""
+    if not unsaid.any():
+        return {}
+    spans = _possible(capture.table("span"))
+    spans = spans.select(
+        np.flatnonzero((spans["step"] > 0) & np.isin(_keyed(spans), keys[unsaid]))
+    )
+    spans = spans.select(np.argsort(spans["end_ns"] - spans["start_ns"], kind="stable"))
+    at = {int(key): i for i, key in enumerate(keys.tolist())}
+    names = [capture.strings[name] for name in spans["name"].tolist()]
+    found = zip(_keyed(spans).tolist(), names, strict=True)
+    return {at[key]: name for key, name in found if name and name not in _PHASES}
+
+
 def _keyed(table: Table) -> I64:
     return (table["stream"].astype(np.int64) << 44) | table["step"].astype(np.int64)
 
@@ -212,7 +234,9 @@ def build(capture: Capture, sets: Rowsets) -> Steps:
     n = len(keys)
     prefill_tokens = np.bincount(owner, prefill, n).astype(np.int64)
     prefill_rows = np.bincount(owner, prefill > 0, n).astype(np.int64)
-    known = found >= 0
+    # A program that marks its own steps says whose they are, not how many tokens each got.
+    told = np.bincount(owner, sets.scheduled[index] > 0, n) > 0
+    known = (found >= 0) & (told | (begin["rows"] == 0))
     update_at = update.select(np.unique(_keyed(update), return_index=True)[1])
     out_owner, out_index = _outputs(keys, update_at, sets)
     call_off, call_start, call_end = _worker_calls(keys, begin["stream"], worker)
@@ -246,7 +270,8 @@ def build(capture: Capture, sets: Rowsets) -> Steps:
         request_ids=tuple(np.unique(sets.request[index]).tolist()),
         missing_begin=int((~np.isin(_keyed(end), keys)).sum()),
         missing_end=int((_pick(keys, end, "end_ns") == 0).sum()),
-        missing_rows=int((~known & (begin["rows"] > 0)).sum()),
+        named=_named(capture, keys, ~known | (begin["rows"] == 0)),
+        missing_rows=int(((found < 0) & (begin["rows"] > 0)).sum()),
     )
 
 

@@ -7,12 +7,14 @@ import logging
 import os
 import shutil
 import time
+from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpucorrelate.daemon.moments import age_s
 from gpucorrelate.daemon.saved import DETACHED, SavedSession
-from gpucorrelate.daemon.store import Segment, open_directory, open_regular, segment_numbers
+from gpucorrelate.daemon.segment_files import open_directory, open_regular, segment_numbers
+from gpucorrelate.daemon.store import Segment
 from gpucorrelate.daemon.values import ProcessInfo, Progress, SessionInfo
 from gpucorrelate.probes.host import procfs
 from gpucorrelate.probes.wire.errors import StoreError
@@ -125,7 +127,7 @@ class Archive:
         return opened
 
     def trim(self, running_bytes: int) -> int:
-        """Delete what is too old or too much, the longest ended first.
+        """Delete what is too old, too much or too many, the longest ended first.
 
         Args:
             running_bytes: Size of the recordings that still go on.
@@ -135,18 +137,28 @@ class Archive:
         """
         config = self._config
         total = running_bytes + self.stored()[1]
+        owned = Counter(saved.uid for saved in self._saved.values())
         for saved in sorted(self._saved.values(), key=self._age_s, reverse=True):
-            if total <= config.total_max_bytes and self._age_s(saved) <= config.max_age_s:
-                continue
-            shutil.rmtree(self._base / saved.session, ignore_errors=True)
-            if (self._base / saved.session).exists():
-                self._complain(saved.session)
-                continue
-            log.info("session %s deleted to keep the limits", saved.session)
-            del self._saved[saved.session], self._found_s[saved.session]
-            total -= _size(saved)
-            self._tally.count_store(deleted_sessions=1, deleted_segments=len(saved.segments))
+            over = total > config.total_max_bytes or self._age_s(saved) > config.max_age_s
+            if (over or self._one_too_many(owned, saved.uid)) and self._delete(saved):
+                total -= _size(saved)
+                owned[saved.uid] -= 1
         return total
+
+    def _one_too_many(self, owned: Counter[int], uid: int) -> bool:
+        """Whether there are too many, and no user has more of them."""
+        most = self._config.limits.finished_sessions
+        return owned.total() > most and owned[uid] == max(owned.values())
+
+    def _delete(self, saved: SavedSession) -> bool:
+        shutil.rmtree(self._base / saved.session, ignore_errors=True)
+        if (self._base / saved.session).exists():
+            self._complain(saved.session)
+            return False
+        log.info("session %s deleted to keep the limits", saved.session)
+        del self._saved[saved.session], self._found_s[saved.session]
+        self._tally.count_store(deleted_sessions=1, deleted_segments=len(saved.segments))
+        return True
 
     def _complain(self, name: str) -> None:
         if name not in self._stuck:

@@ -17,7 +17,7 @@ from gpucorrelate.daemon import checkup_host, privileges, tree
 from gpucorrelate.daemon.checkup_values import Check, CheckState, ok
 from gpucorrelate.daemon.client import Client
 from gpucorrelate.daemon.config import GROUP, default_control_path
-from gpucorrelate.probes.agents.vllm import DISABLE_VARIABLE
+from gpucorrelate.probes.agents import DISABLE_VARIABLE
 from gpucorrelate.probes.host import procfs
 from gpucorrelate.probes.wire.errors import GpucorrelateError
 
@@ -169,9 +169,9 @@ def sources_of_kernel(found: Support) -> list[Check]:
             Check(
                 name,
                 CheckState.MISSING if fatal else CheckState.DEGRADED,
-                "; ".join(item.why for item in missing),
+                "; ".join(dict.fromkeys(item.why for item in missing)),
                 lost,
-                "; ".join(item.mend for item in missing if item.mend),
+                "; ".join(dict.fromkeys(item.mend for item in missing if item.mend)),
                 needed=name == "ebpf.sched",
             )
         )

@@ -14,6 +14,7 @@ from gpucorrelate.daemon.look_engine import endpoint
 from gpucorrelate.probes.host import gpu, numa
 from gpucorrelate.probes.host.device_events import DeviceMonitor
 from gpucorrelate.probes.host.devices import read_gpus
+from gpucorrelate.probes.host.psi_triggers import PressureTriggers
 from gpucorrelate.probes.host.reading import Missing
 from gpucorrelate.probes.host.threads import ThreadPoller
 
@@ -62,15 +63,27 @@ def cgroups(root: Path) -> Check:
 
 def pressure(root: Path) -> Check:
     """Pressure of the machine, below a root of the file system."""
-    if (root / "proc/pressure/cpu").exists():
-        return ok("pressure", "PSI is on: time lost for want of CPU, memory and disk is read")
+    if not (root / "proc/pressure/cpu").exists():
+        return Check(
+            "pressure",
+            CheckState.MISSING,
+            "the kernel has no PSI",
+            "the host's CPU, memory and I/O pressure beside a request",
+            "boot with psi=1",
+        )
+    found = "PSI is on: time lost for want of CPU, memory and disk is read"
+    triggers = PressureTriggers(root)
+    triggers.poll(())
+    standing = triggers.standing()
+    triggers.close()
+    if standing.works:
+        late = " up to 2 s later" if standing.missing else ""
+        return ok("pressure", f"{found}; the kernel tells of stalls in between{late}")
+    why = dict.fromkeys(one.reason for one in standing.missing)
     return Check(
-        "pressure",
-        CheckState.MISSING,
-        "the kernel has no PSI",
-        "the host's CPU, memory and I/O pressure beside a request",
-        "boot with psi=1",
-    )
+        "pressure", CheckState.DEGRADED, f"{found}; triggers cannot be set: {'; '.join(why)}",
+        "that numbers are read more often at once when tasks stand still",
+    )  # fmt: skip
 
 
 def numa_nodes(sys: Path) -> Check:
@@ -121,7 +134,8 @@ def gpus(root: Path, open_source: Callable[[], gpu.Opened] = gpu.open_source) ->
     opened = open_source()
     why = "; ".join(f"{one.what}: {one.reason}" for one in opened.missing)
     if opened.source is None:
-        found = why if (root / _DRIVER).exists() else f"no NVIDIA driver ({why})"
+        plain = (root / _DRIVER).exists() or "no NVIDIA driver" in why
+        found = why if plain else f"no NVIDIA driver ({why})"
         mend = "pip install 'gpucorrelate[gpu]'" if (root / _DRIVER).exists() else ""
         lost = f"{_COUNTERS}; time in kernels and copies shows as the CPU's waits"
         return Check("gpu", CheckState.MISSING, found, lost, mend)

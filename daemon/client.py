@@ -25,6 +25,7 @@ from gpucorrelate.probes.wire.errors import (
     DaemonUnreachableError,
     NotPermittedError,
 )
+from gpucorrelate.probes.wire.gpu import GpuPlan, to_wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,18 +83,27 @@ class Client:
         found = self._ask({"op": "sessions"}).get("sessions")
         return tuple(from_map(SessionInfo, item) for item in found or ())
 
-    def attach(self, pid: int, *, for_s: float | None = None, hold: bool = False) -> AttachAnswer:
+    def attach(
+        self,
+        pid: int,
+        *,
+        for_s: float | None = None,
+        hold: bool = False,
+        gpu: GpuPlan | None = None,
+    ) -> AttachAnswer:
         """Begin to record the engine that a process belongs to.
 
-        Neither option changes a session that was running already.
+        No option changes a session that was running already.
 
         Args:
             pid: A process of it.
             for_s: Seconds after which the daemon ends the session, whatever becomes of the
                 caller.
             hold: The session ends when this connection is closed.
+            gpu: What is recorded of the GPU; by default windows.
         """
-        question = {"op": "attach", "pid": pid, "for_s": for_s, "hold": hold}
+        plan = to_wire(gpu) if gpu is not None else None
+        question = {"op": "attach", "pid": pid, "for_s": for_s, "hold": hold, "gpu": plan}
         return from_map(AttachAnswer, self._ask(question).get("answer"))
 
     def detach(self, session: str = "", *, pid: int | None = None) -> SessionInfo:

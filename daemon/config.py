@@ -53,6 +53,8 @@ class Limits:
         idle_bytes: The same for all processes in no session.
         sessions: Sessions at one time.
         sessions_per_uid: Of one user other than root.
+        finished_sessions: Recordings of sessions that are over; beyond, the longest ended of the
+            user who has most of them are deleted. The daemon knows each by some 30 KiB.
         processes: Processes in one session.
         threads: Threads of one process that are named.
     """
@@ -71,6 +73,7 @@ class Limits:
     idle_bytes: int = 64 * MIB
     sessions: int = 32
     sessions_per_uid: int = 8
+    finished_sessions: int = 500
     processes: int = 4096
     threads: int = 16384
 
@@ -111,7 +114,10 @@ class DaemonConfig:
         session_max_bytes: Size of one session's recording; the oldest segments go first.
         total_max_bytes: Size of all recordings.
         max_age_s: Age at which segments are deleted.
-        tick_ms: How often the kernel's rings are drained and files written.
+        tick_ms: Shortest time from one turn to the next; in each the kernel's rings are drained
+            and files written. While sessions record it is 2.5 times that, and 10 times while no
+            request is in flight and next to nothing is recorded (but no more than ``poll_ms``).
+            A ring that fills, a new process and a session that ends are not made to wait.
         settle_ms: How long after its start the daemon does not yet believe that a process has no
             agent: one that is there connects within about a second.
         require_ebpf: Refuse to run without the kernel probes.
@@ -124,7 +130,8 @@ class DaemonConfig:
         yields: Trace runs of ``sched_yield``; costs every system call of a target a little, and
             tells nothing new of engines whose agent says when it polls.
         poll_ms: How often the host's numbers are read (cgroups, pressure, threads, memory); 0:
-            they are not. Four times as often while a request takes longer than requests do.
+            they are not. Four times as often while a request takes longer than requests do, and
+            for 2 s after the kernel said that tasks stand still.
         poll_share_ppm: Most of one CPU that reading them may take, in millionths; where that is
             too little, they are read less often.
         engine_metrics: Ask engines for their own metrics, over HTTP.

@@ -24,6 +24,7 @@ from gpucorrelate.probes.wire.errors import (
     NotFoundError,
     UsageError,
 )
+from gpucorrelate.probes.wire.gpu import GpuPlan, from_wire
 
 if TYPE_CHECKING:
     from gpucorrelate.daemon.config import DaemonConfig
@@ -256,10 +257,10 @@ class Control:
 
     def _op_attach(self, caller: Caller, message: dict[str, Any]) -> Reply | Later:
         uid, pid, for_s = caller.peer.uid, _pid(message), _seconds(message)
-        hold = message.get("hold") is True
+        hold, gpu = message.get("hold") is True, _gpu(message)
         if hold and caller.held and self._sessions.active(caller.held) is not None:
             raise UsageError("this connection holds a session already")
-        first = self._sessions.attach(pid, uid, for_s)
+        first = self._sessions.attach(pid, uid, for_s, gpu)
         # A session that was there before is somebody else's to end.
         if hold and not first.already:
             caller.held = first.session.session
@@ -375,6 +376,16 @@ def _seconds(message: dict[str, Any]) -> float | None:
     if type(value) not in (int, float) or not math.isfinite(value) or not 0 < value <= _MAX_S:
         raise UsageError(f"not a duration in seconds: {value!r:.40}")
     return float(value)
+
+
+def _gpu(message: dict[str, Any]) -> GpuPlan | None:
+    told = message.get("gpu")
+    if told is None:
+        return None
+    try:
+        return from_wire(told)
+    except ValueError as exc:
+        raise UsageError(f"not a plan for the GPU: {exc!s:.200}") from exc
 
 
 def _name(message: dict[str, Any]) -> str:

@@ -29,7 +29,7 @@ class Part(enum.StrEnum):
     CALLERS = "callers"
 
 
-#: What threads beside the loop's own use: looks that may block.
+#: What threads beside the loop's own use: looks that may block, and writing.
 OTHER_THREADS = "other threads"
 
 

@@ -12,7 +12,7 @@ import logging
 import time
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpucorrelate.daemon import messages
 from gpucorrelate.daemon.budget import ENTRY_BYTES, Budget, text_bytes
@@ -21,6 +21,7 @@ from gpucorrelate.daemon.loop import READ, WRITE
 from gpucorrelate.daemon.sockets import Listener, Peer, listen, peer_of, vanished
 from gpucorrelate.probes.host import procfs
 from gpucorrelate.probes.wire.frame import Batch, Damage, Decoder
+from gpucorrelate.probes.wire.gpu import to_wire
 from gpucorrelate.probes.wire.schema import BY_NAME
 
 if TYPE_CHECKING:
@@ -390,7 +391,7 @@ class Ingest:
         # Without an introduction there is no stream yet: it comes first on every connection.
         if agent.producer or agent.role:
             self._join(agent, session)
-        self._say(agent, {"op": "start", "session": session.id})
+        self._say(agent, {"op": "start", "session": session.id, "gpu": to_wire(session.gpu)})
 
     def _join(self, agent: Agent, session: Session) -> None:
         stream = session.stream_of(
@@ -410,7 +411,7 @@ class Ingest:
             agent.strings = {}
             agent.string_bytes = 0
 
-    def _say(self, agent: Agent, message: dict[str, str]) -> None:
+    def _say(self, agent: Agent, message: dict[str, Any]) -> None:
         if agent.sock.fileno() < 0:
             return  # it was cut off a moment ago
         agent.unsent += messages.pack(message)

@@ -116,8 +116,12 @@ class LiveSession:
         """The session's id; of a file its name."""
         return self._feed.name
 
-    def poll(self) -> LiveUpdate:
+    def poll(self, *, explain: bool = True) -> LiveUpdate:
         """Read what is new; call it about once a second, from one thread.
+
+        Args:
+            explain: Make the reports of what ended, too; else ``explain`` makes them. Of a session
+                that is over they are made anyway.
 
         A daemon that is away, or a session that ended, is said in the update and raises nothing.
 
@@ -138,10 +142,20 @@ class LiveSession:
         if not self._begun_ns:
             notes = list(look.notes)  # what was recorded before is no news
             self._begin()
-        finished = self._report(look)
+        finished = self._report(look, explain=explain)
         update = self._update(look, finished, notes)
         self._trim()
         return replace(update, effort=self._count(time.thread_time_ns() - cpu_ns))
+
+    def explain(self) -> tuple[RequestReport, ...]:
+        """Reports of what ended up to the last poll, as far as the budget allows them now.
+
+        For those who show what is in flight first, and why others were slow after that.
+        """
+        begun_ns = time.thread_time_ns()
+        found = self._finished.report(self._tail, last=False)
+        self._count(time.thread_time_ns() - begun_ns)
+        return found
 
     def report(self, internal_id: str, arrival_ns: int) -> RequestReport | None:
         """The report of one request, in flight or ended, as far as it has got.
@@ -197,7 +211,7 @@ class LiveSession:
         if not self._options.from_start:
             self._flights.ended(self._begun_ns)
 
-    def _report(self, look: Look) -> tuple[RequestReport, ...]:
+    def _report(self, look: Look, *, explain: bool) -> tuple[RequestReport, ...]:
         over = self._ended or look.state == DETACHED
         if look.more:
             over = False
@@ -210,6 +224,8 @@ class LiveSession:
         self._pace.finished(ended)
         self._done = tuple(one.told() for one in ended if one.end_ns)
         self._finished.add(ended)
+        if not explain and not over:
+            return ()
         return self._finished.report(look.tail, last=over)
 
     def _update(

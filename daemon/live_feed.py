@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from gpucorrelate.daemon.store import SUFFIX
+from gpucorrelate.daemon.segment_files import SUFFIX
 from gpucorrelate.probes.wire.errors import (
     EXIT_NOT_FOUND,
     EXIT_NOT_PERMITTED,

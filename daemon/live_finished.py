@@ -23,13 +23,16 @@ if TYPE_CHECKING:
     from gpucorrelate.probes.wire.frame import Batch
 
 _S = 1_000_000_000
-#: CPU time that may be saved up while nothing ends.
-_MOST_SAVED_NS = 2 * _S
+#: CPU time for the reports of what is left when nothing more comes.
+_LAST_NS = 2 * _S
 #: Requests that wait to be reported; with more a sample is drawn.
 _MOST_WAITING = 2048
 #: So long the budget is waited for. All that ended later wait with it and are left out in turn, so
 #: the sample stays fair.
 _MOST_LATE_NS = 8 * _S
+#: The same where no fair sample is wanted: joining less costs less, so more of the slowest are
+#: reported, and sooner.
+_MOST_LATE_OF_SLOWEST_NS = 3 * _S
 #: What a report costs until the first were made, and the join before them.
 _FIRST_REPORT_NS, _FIRST_JOIN_NS = 30_000_000, 50_000_000
 #: How long to wait for the next record of a thread of which it is not known what it was in when
@@ -56,7 +59,7 @@ class Finished:
         self.skipped = Skipped()
         self.cpu_ns = self.reports = 0
         if options.cpu_share is not None:
-            self._allowed_ns = _MOST_SAVED_NS * options.cpu_share
+            self._allowed_ns = self._most_saved_ns * options.cpu_share
 
     @property
     def waiting(self) -> int:
@@ -77,7 +80,12 @@ class Finished:
         """So much time has passed: some of it may be spent."""
         share = self._options.cpu_share
         if share is not None:
-            self._allowed_ns = min(self._allowed_ns + share * passed_ns, _MOST_SAVED_NS)
+            self._allowed_ns = min(self._allowed_ns + share * passed_ns, self._most_saved_ns)
+
+    @property
+    def _most_saved_ns(self) -> float:
+        """CPU time that may be saved up while nothing ends: enough for one report at least."""
+        return max(self._options.burst_s * _S, 1.1 * (self._join_ns + self._report_ns))
 
     def spent(self, cpu_ns: int) -> None:
         """So much CPU time was spent, whatever on."""
@@ -100,7 +108,7 @@ class Finished:
         if not self._waiting:
             return ()
         if last and self._options.cpu_share is not None:  # there will be no other time
-            self._allowed_ns = max(self._allowed_ns, _MOST_SAVED_NS)
+            self._allowed_ns = max(self._allowed_ns, _LAST_NS)
         most = self._affordable()
         if not most:
             self._leave_out_old()
@@ -123,7 +131,8 @@ class Finished:
 
     def _leave_out_old(self) -> None:
         """The join of a few costs as much as all that happened since the first of them came."""
-        limit_ns = self._window.now_ns - _MOST_LATE_NS
+        late_ns = _MOST_LATE_OF_SLOWEST_NS if self._options.slowest_first else _MOST_LATE_NS
+        limit_ns = self._window.now_ns - late_ns
         old = [one for one in self._waiting if one.end_ns < limit_ns]
         self._waiting = [one for one in self._waiting if one.end_ns >= limit_ns]
         left_out = self.skipped.sampled_out + len(old)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpucorrelate.correlator.capture import Capture
-from gpucorrelate.correlator.current import Ask, Current, Holder
+from gpucorrelate.correlator.current import Ask, Current, Holder, Sums
 from gpucorrelate.correlator.report.values import PhaseName
 from gpucorrelate.daemon.live_pace import LATE_NS
 from gpucorrelate.daemon.live_requests import Exchange
@@ -17,7 +17,6 @@ from gpucorrelate.daemon.live_values import Flight
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpucorrelate.correlator.current import Sums
     from gpucorrelate.correlator.report.values import Category
     from gpucorrelate.daemon.live_flights import Flights
     from gpucorrelate.daemon.live_requests import Flying
@@ -35,6 +34,7 @@ LOOK_BACK_NS = _LONGEST_NS + LATE_NS
 #: Requests that are told of one by one, and whose paths are walked.
 _MOST_TOLD = 512
 _MOST_CULPRITS = 12
+_NOTHING = Sums()
 _WITH_CORE = frozenset(
     {
         PhaseName.ADMIT, PhaseName.QUEUE, PhaseName.PREFILL, PhaseName.MIXED, PhaseName.DECODE,
@@ -77,14 +77,15 @@ class Now:
             self._add(until_ns, whole)
         stretch = _asks(current, flights, until_ns - _STRETCH_NS, until_ns)
         own = current.apart(stretch, until_ns, 4)
-        holders = {ask.tid: _scaled(sums) for ask, sums in zip(stretch, own, strict=True)}
+        lately = {ask.tid: _scaled(sums) for ask, sums in zip(stretch, own, strict=True)}
         tids = [current.host_tid(*_thread(flights, one)) for one in told]
         holds = {tid: current.hold(tid, now_ns) for tid in dict.fromkeys(tids)}
         return tuple(
             replace(
                 _flight(one, flights.phase(one), now_ns),
                 now=holds[tid],
-                recent=holders.get(tid, ()),
+                recent=lately.get(tid, _NOTHING).holders,
+                shares=lately.get(tid, _NOTHING).categories,
             )
             for one, tid in zip(told, tids, strict=True)
         )
@@ -117,11 +118,14 @@ def _asks(current: Current, flights: Flights, since_ns: int, until_ns: int) -> l
     return [Ask(tid, tuple(found)) for tid, found in spans.items()]
 
 
-def _scaled(sums: Sums) -> tuple[Holder, ...]:
+def _scaled(sums: Sums) -> Sums:
     """Of all requests of a thread together, as parts of one second."""
     whole_ns = max(1, sum(ns for _, ns in sums.categories))
-    return tuple(
-        replace(one, length_ns=one.length_ns * _STRETCH_NS // whole_ns) for one in sums.holders
+    return Sums(
+        tuple((category, ns * _STRETCH_NS // whole_ns) for category, ns in sums.categories),
+        tuple(
+            replace(one, length_ns=one.length_ns * _STRETCH_NS // whole_ns) for one in sums.holders
+        ),
     )
 
 

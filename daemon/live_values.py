@@ -35,6 +35,8 @@ class LiveOptions:
             processes have to say of it comes in batches.
         cpu_share: Share of one CPU that polling may take on average; reports of finished requests
             wait for it, and where they cannot all be made a fair sample is. None: no limit.
+        burst_s: CPU time that reports may take in one go, saved up while there were none. Whoever
+            draws a screen meanwhile wants it short; but one report may always be made.
         slowest_first: Where not all reports can be made, those of the slowest are, and no sample.
         in_flight: Tell what requests in flight wait for, and where paths went lately; without it
             ``in_flight``, ``composition`` and ``culprits`` are empty, and a poll costs less.
@@ -48,6 +50,7 @@ class LiveOptions:
     recent_s: float = 10.0
     settle_s: float = 1.5
     cpu_share: float | None = 0.2
+    burst_s: float = 2.0
     slowest_first: bool = False
     in_flight: bool = True
     from_start: bool = False
@@ -70,6 +73,7 @@ class Flight:
         now: Who has it now and what that one is in, since when; None where nothing says.
         recent: Where the last second of the requests with the same thread went, the largest first,
             as parts of one second; empty where nothing says.
+        shares: The same by category, of all of that second.
     """
 
     request_id: str
@@ -82,6 +86,7 @@ class Flight:
     preemptions: int = 0
     now: Hold | None = None
     recent: tuple[Holder, ...] = ()
+    shares: tuple[tuple[Category, int], ...] = ()
 
 
 @dataclass(frozen=True)

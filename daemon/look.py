@@ -23,6 +23,7 @@ class Found:
         present: What is no number, as it is: for whoever was told nothing yet.
         failing: Why it does not work although it should; empty where it does, or cannot.
         opened: It began anew: it cost what looks do not cost as a rule.
+        rest_ns: There is nothing to look at before so long: no look need be made till then.
     """
 
     sample: Sample = field(default_factory=Sample)
@@ -31,6 +32,7 @@ class Found:
     present: tuple[Change, ...] = ()
     failing: str = ""
     opened: bool = False
+    rest_ns: int = 0
 
 
 class Look(Protocol):

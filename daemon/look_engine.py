@@ -39,7 +39,8 @@ class Engine:
             self._failing = ""
         if self._endpoint is None:
             standing = Standing(works=False, missing=() if self._failing else (_NOBODY,))
-            return Found(Sample(), standing, failing=self._failing, opened=opened)
+            rest_ns = max(0, self._find_ns - now_ns)
+            return Found(Sample(), standing, failing=self._failing, opened=opened, rest_ns=rest_ns)
         found = self._endpoint.sample("vllm")
         if not found.readings:
             self._endpoint = None

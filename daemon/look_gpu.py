@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
 _SLOW_NS = 5_000_000_000
+#: Where there are none they are looked for so often, and at once when the bus says that one came.
+_ABSENT_NS = 60_000_000_000
 
 
 class Gpus:
@@ -40,7 +42,8 @@ class Gpus:
             self._open(now_ns)
         if self._source is None:
             standing = Standing(works=False, missing=self._unopened)
-            return Found(Sample(), standing, opened=opened)
+            rest_ns = max(0, self._open_ns - now_ns)
+            return Found(Sample(), standing, opened=opened, rest_ns=rest_ns)
         pace = gpu.Pace.FAST
         if now_ns >= self._slow_ns:
             pace, self._slow_ns = gpu.Pace.SLOW, now_ns + _SLOW_NS
@@ -73,7 +76,7 @@ class Gpus:
         self._source, self._unopened = opened.source, opened.missing
         self._missing, self._slow_ns = {}, 0
         if self._source is None:
-            self._open_ns = self._retry.failed(now_ns)
+            self._open_ns = now_ns + _ABSENT_NS
 
     def _remember(self, found: Sample, pace: gpu.Pace) -> None:
         """Keep what is missing: not every look asks for everything."""

@@ -30,6 +30,7 @@ from gpucorrelate.daemon.reload import reload
 from gpucorrelate.daemon.sessions import Sessions
 from gpucorrelate.daemon.tracing import Tracing
 from gpucorrelate.daemon.values import CapabilityInfo, DaemonStatus
+from gpucorrelate.daemon.writer import WRITER
 from gpucorrelate.probes.wire.errors import (
     EXIT_OK,
     DaemonError,
@@ -109,6 +110,7 @@ class Daemon:
             self._control.open()
             stack.callback(self._control.close)
             if self._config.drop_privileges and os.geteuid() == 0:
+                WRITER.rest()
                 self._privileges = privileges.drop()
             self._watch_signals(stack)
             # After the privileges are gone: its thread has none of them.

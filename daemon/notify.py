@@ -51,8 +51,9 @@ class Notifier:
     def alive(self) -> None:
         """Called at the end of every turn; feeds the watchdog when it is time.
 
-        Only a turn that has drained the kernel's rings, read the sockets and written the
-        recordings comes here: whichever of these hangs, the feed ends.
+        Only a turn that has drained the kernel's rings, read the sockets and handed over what is
+        to be written comes here: whichever of these hangs, the feed ends. A disk that hangs does
+        not end it: a daemon that is started again could write no more than this one.
         """
         if not self._every_ns:
             return

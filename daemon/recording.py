@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from gpucorrelate.daemon.losses import ToldLosses
 from gpucorrelate.daemon.recall import RESTATED
-from gpucorrelate.daemon.store import SUFFIX, open_regular
+from gpucorrelate.daemon.segment_files import SUFFIX, open_regular
 from gpucorrelate.daemon.streams import DAEMON_STREAM
 from gpucorrelate.probes.wire.errors import RecordingError
 from gpucorrelate.probes.wire.frame import Batch, Damage, Decoder

@@ -31,6 +31,7 @@ RELOADABLE = (
     "limits.damaged",
     "limits.sessions",
     "limits.sessions_per_uid",
+    "limits.finished_sessions",
     "metrics.listen",
     "metrics.remote",
     "metrics.requests",

@@ -13,7 +13,6 @@ import contextlib
 import json
 import os
 import resource
-import select
 import sys
 import time
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING
 from gpucorrelate.daemon import privileges
 from gpucorrelate.daemon.client import Client
 from gpucorrelate.daemon.live import LiveOptions, LiveSession
+from gpucorrelate.daemon.ready import readable
 from gpucorrelate.daemon.request_sums import Counting
 from gpucorrelate.daemon.values import to_map
 from gpucorrelate.probes.wire.errors import GpucorrelateError
@@ -101,8 +101,7 @@ def serve(followed: Followed, out: BinaryIO) -> None:
             out.flush()
         except BrokenPipeError:
             return
-        ready, _, _ = select.select([0], [], [], EVERY_S)
-        if ready and not os.read(0, 4096):
+        if readable([0], EVERY_S) and not os.read(0, 4096):
             return
 
 

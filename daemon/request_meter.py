@@ -12,13 +12,13 @@ import contextlib
 import json
 import logging
 import os
-import select
 import subprocess
 import sys
 import threading
 import time
 from typing import TYPE_CHECKING
 
+from gpucorrelate.daemon.ready import readable
 from gpucorrelate.daemon.request_sums import RequestSums
 from gpucorrelate.daemon.values import ValueFormatError, from_map
 
@@ -93,7 +93,7 @@ class RequestMeter:
             pause_s = _PAUSES_S[min(ended, len(_PAUSES_S) - 1)]
             ended += 1
             log.warning("requests for the metrics: %s; started again in %g s", why, pause_s)
-            select.select([self._stop_read], [], [], pause_s)
+            readable([self._stop_read], pause_s)
 
     def _one(self) -> str:
         """Start it and take what it says; returns why it is over."""
@@ -134,7 +134,7 @@ class RequestMeter:
             return
         fd, left = child.stdout.fileno(), bytearray()
         while not self._asked.is_set():
-            ready, _, _ = select.select([fd, self._stop_read], [], [], _SILENT_S)
+            ready = readable([fd, self._stop_read], _SILENT_S)
             if not ready:
                 yield f"the process said nothing for {_SILENT_S:g} s"
                 return

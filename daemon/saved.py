@@ -9,9 +9,11 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from gpucorrelate.daemon.store import Segment, read_file, replace_file
+from gpucorrelate.daemon.segment_files import read_file, replace_file
+from gpucorrelate.daemon.store import Segment  # noqa: TC001 - read at run time by from_map
 from gpucorrelate.daemon.values import ValueFormatError, from_map, to_map
 from gpucorrelate.probes.wire.errors import StoreError
+from gpucorrelate.probes.wire.gpu import GpuPlan
 
 FILE = "session.json"
 #: Name of the file of a session whose end could not be written into it: to rename takes no room.
@@ -74,6 +76,7 @@ class SavedSession:
         scan_from: First segment not yet accounted for in ``streams`` and ``counts``.
         counts: Running totals at the start of that segment.
         lost: Events known to be lost.
+        gpu: What is recorded of the GPU.
     """
 
     session: str
@@ -93,6 +96,7 @@ class SavedSession:
     scan_from: int = 1
     counts: tuple[int, ...] = ()
     lost: int = 0
+    gpu: GpuPlan = field(default_factory=GpuPlan)
 
 
 def save(directory_fd: int, saved: SavedSession) -> None:
@@ -101,7 +105,17 @@ def save(directory_fd: int, saved: SavedSession) -> None:
     Raises:
         OSError: it cannot be written; the old one is still there.
     """
-    replace_file(directory_fd, FILE, json.dumps(to_map(saved), indent=1).encode())
+    save_text(text_of(saved), directory_fd)
+
+
+def text_of(saved: SavedSession) -> bytes:
+    """What the session's file holds."""
+    return json.dumps(to_map(saved), indent=1).encode()
+
+
+def save_text(text: bytes, directory_fd: int) -> None:
+    """``save`` of what ``text_of`` gave."""
+    replace_file(directory_fd, FILE, text)
     with suppress(OSError):
         os.unlink(ENDED_FILE, dir_fd=directory_fd)
 
@@ -151,6 +165,7 @@ def _checked(saved: SavedSession) -> SavedSession:
         raise ValueError("a process or stream number is out of range")
     if not all(0 <= number < _NUMBERS for number in numbers):
         raise ValueError("a number is out of range")
+    saved.gpu.check()
     if not all(map(math.isfinite, (saved.started_unix_s, saved.ended_unix_s or 0.0))):
         raise ValueError("a time is not finite")
     return saved

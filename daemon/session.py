@@ -9,6 +9,7 @@ import os
 import shutil
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gpucorrelate.daemon.counting import Counts
@@ -22,12 +23,15 @@ from gpucorrelate.daemon.saved import (
     SavedSession,
     load,
     mark_ended,
-    save,
+    save_text,
+    text_of,
 )
+from gpucorrelate.daemon.segment_files import open_directory
 from gpucorrelate.daemon.shedding import Shedder
-from gpucorrelate.daemon.store import SegmentStore, open_directory
+from gpucorrelate.daemon.store import SegmentStore
 from gpucorrelate.daemon.streamset import StreamSet
 from gpucorrelate.daemon.values import ProcessInfo, Progress, SessionInfo
+from gpucorrelate.daemon.writer import WRITER
 from gpucorrelate.probes.wire.errors import StoreError
 from gpucorrelate.probes.wire.frame import Batch
 from gpucorrelate.probes.wire.schema import (
@@ -51,6 +55,8 @@ _SAVE_EVERY_NS = 500_000_000
 #: Processes whose threads are looked at in one turn: few, so that no turn takes long.
 _LOOKS_PER_TURN = 4
 _SETTLE_AGAIN_NS = 250_000_000
+#: A write that is under way for so long is told.
+_SLOW_NS = 1_000_000_000
 _TASK = BY_NAME["task"]
 #: A turn of the loop writes once, but memory is bounded within it as well.
 _MAX_PENDING_BYTES = 16 << 20
@@ -80,6 +86,7 @@ class Session:
         self.agents: set[int] = set()
         self.started_ns = saved.started_ns
         self.until_ns = saved.until_ns
+        self.gpu = saved.gpu
         self._config = config
         self._tally = tally
         self._saved = saved
@@ -87,10 +94,11 @@ class Session:
         self._failed_to_save = False
         self._saved_ns = 0
         self._last_words = b""
+        self._at_head = self.streams.saved(), self.counts.save()
         self._settle_ns = 0
         self.settled = False
         self._store = SegmentStore(
-            directory, config.segment_bytes, self.streams.head, tally, saved.segments
+            directory, config.segment_bytes, self._head, tally, saved.segments
         )
         self._shedder = Shedder()
         self.notes = Notes(
@@ -115,7 +123,7 @@ class Session:
     def discard(self) -> None:
         """Delete a session that could not begin."""
         self._store.close()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        WRITER.start(partial(shutil.rmtree, self.directory, ignore_errors=True))
 
     def read_back(self) -> int:
         """Take up what an earlier run of the daemon wrote: numbers, strings, facts.
@@ -180,6 +188,7 @@ class Session:
         if not resumable:
             self.state = DETACHED
             self._saved = replace(self._saved, ended_unix_s=time.time(), reason=reason)
+        self._dirty = True
         return self.settle(now)
 
     def settle(self, now_ns: int) -> SavedSession:
@@ -187,9 +196,21 @@ class Session:
         if self.settled or now_ns < self._settle_ns:
             return self._saved
         self._settle_ns = now_ns + _SETTLE_AGAIN_NS
+        self._store.flush()
+        if self._store.busy():
+            return self._saved
+        if more := self._store.losses(last=True):  # of what a slow disk had still to write
+            self._count_store_losses(more)
+            self._last_words += b"".join(self.streams.own.stated_losses(self.notes.unwritten()))
         if self._last_words and self._store.write_last(self._last_words):
-            self._last_words = b""
-        if not self.save() and self.state == DETACHED:
+            self._last_words, self._dirty = b"", True
+        if self._store.busy():
+            return self._saved
+        if self._dirty or self._last_words:
+            self.save()
+        if self._store.busy():
+            return self._saved
+        if self._failed_to_save and self.state == DETACHED:
             try:
                 mark_ended(self._store.directory_fd)
             except OSError as exc:
@@ -197,6 +218,11 @@ class Session:
         elif not self._last_words:
             self.abandon()
         return self._saved
+
+    @property
+    def writing(self) -> bool:
+        """Whether the disk has still to answer."""
+        return self._store.busy()
 
     def abandon(self) -> None:
         """Close the files of a closed session, whether its end is written or not."""
@@ -298,9 +324,8 @@ class Session:
         self.notes.clock(now_ns)
         self._shed()
         self._write_losses()
-        begun_ns = time.monotonic_ns()
         began = self._store.flush()
-        self._shedder.look(now_ns, self._store.directory_fd, time.monotonic_ns() - begun_ns)
+        self._shedder.look(now_ns, self._store.directory_fd, self._store.took_ns())
         self._count_store_losses(self._store.losses())
         changed = self._dirty or self.processes.changed
         if began or (changed and now_ns - self._saved_ns > _SAVE_EVERY_NS):
@@ -421,24 +446,36 @@ class Session:
         found = [self.processes.warning] if self.processes.warning else []
         if self.failing:
             found.append(f"recording cannot be written: {self.failing}")
+        if self._store.waits_ns > _SLOW_NS:
+            waits_s = self._store.waits_ns / 1e9
+            found.append(f"the disk is slow: a write has been under way for {waits_s:.0f} s")
         if self._shedder.text:
             found.append(self._shedder.text)
         return (*found, *self.notes.complaints())
 
-    def save(self) -> bool:
-        """Write the session's file; a failure is logged and tried again."""
+    def save(self) -> None:
+        """Have the session's file written; a failure is logged and tried again."""
         self._saved_ns = time.monotonic_ns()
-        try:
-            save(self._store.directory_fd, self._snapshot())
-        except OSError as exc:
-            if not self._failed_to_save:
-                log.warning("session %s: cannot save its state: %s", self.id, exc)
-            self._dirty = self._failed_to_save = True
-            return False
-        self._dirty = self._failed_to_save = self.processes.changed = False
-        return True
+        if self._store.busy():
+            self._dirty = True
+            return
+        text = text_of(self._snapshot())
+        self._dirty = self.processes.changed = False
+        self._store.beside(partial(save_text, text), self._was_saved)
+
+    def _was_saved(self, error: OSError | None) -> None:
+        if error is not None and not self._failed_to_save:
+            log.warning("session %s: cannot save its state: %s", self.id, error)
+        self._failed_to_save = error is not None
+        self._dirty = self._dirty or self._failed_to_save
 
     # Inside.
+
+    def _head(self) -> list[bytes]:
+        """The beginning of a segment; what is known then is kept for the session's file."""
+        frames = list(self.streams.head())
+        self._at_head = self.streams.saved(), self.counts.save()
+        return frames
 
     def _snapshot(self) -> SavedSession:
         """The session's file: as of the head of the segment being written."""
@@ -446,8 +483,9 @@ class Session:
         saved = self._saved
         last = segments[-1].number if segments else 1
         if last != saved.scan_from:
-            counts = self.counts.save()
-            saved = replace(saved, streams=self.streams.saved(), counts=counts, scan_from=last)
+            streams, counts = self._at_head
+            saved = replace(saved, streams=streams, counts=counts, scan_from=last)
+            saved = replace(saved, streams=self.streams.saved_with_new(streams))
         else:
             saved = replace(saved, streams=self.streams.saved_with_new(saved.streams))
         self._saved = replace(

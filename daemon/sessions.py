@@ -16,12 +16,13 @@ from gpucorrelate.daemon.config import MAX_SEGMENTS
 from gpucorrelate.daemon.effort import Part
 from gpucorrelate.daemon.follow import Follower
 from gpucorrelate.daemon.saved import CLOSING, DETACHED, SavedSession
+from gpucorrelate.daemon.segment_files import open_directory
 from gpucorrelate.daemon.session import Session, load_session
-from gpucorrelate.daemon.store import open_directory
 from gpucorrelate.daemon.streams import KERNEL_STREAM
 from gpucorrelate.daemon.tracing import frames_of_open_waits
 from gpucorrelate.daemon.values import AttachAnswer, Progress, SessionInfo, SourceInfo
 from gpucorrelate.daemon.watch import HostWatch
+from gpucorrelate.daemon.writer import WRITER
 from gpucorrelate.probes.host import procfs
 from gpucorrelate.probes.wire.errors import (
     NotFoundError,
@@ -29,6 +30,7 @@ from gpucorrelate.probes.wire.errors import (
     StoreError,
     TargetError,
 )
+from gpucorrelate.probes.wire.gpu import GpuPlan
 from gpucorrelate.probes.wire.schema import SessionEvent
 
 if TYPE_CHECKING:
@@ -48,6 +50,10 @@ _SCAN_NS = 1_000_000_000
 #: How often the names of all threads are read where the kernel probes tell of them as well.
 _LOOK_NS = 5_000_000_000
 _TRIM_NS = 2_000_000_000
+#: A disk that has not answered for so long is given no new recording.
+_SLOW_NS = 1_000_000_000
+#: How long the end of all sessions waits for the disk, and how often it asks.
+_DISK_S, _DISK_AGAIN_S = 10.0, 0.05
 #: How long a session that ends waits for what its agents still send, and what silence means.
 _TAIL_NS = 1_000_000_000
 _QUIET_NS = 150_000_000
@@ -149,18 +155,30 @@ class Sessions:
             else:
                 self._resume(place, replace(saved, session=place.name))
 
-    def attach(self, pid: int, uid: int, for_s: float | None = None) -> AttachAnswer:
+    def attach(
+        self,
+        pid: int,
+        uid: int,
+        for_s: float | None = None,
+        gpu: GpuPlan | None = None,
+    ) -> AttachAnswer:
         """Begin to record the engine that a process belongs to.
 
         Args:
             pid: A process of it.
             uid: Who asks.
             for_s: Seconds after which a new session ends; by default it goes on.
+            gpu: What a new session records of the GPU; by default windows.
 
         Raises:
             TargetError: the process cannot be traced.
             StoreError: the recording cannot be written.
         """
+        if WRITER.waits_ns > _SLOW_NS:
+            raise StoreError(
+                f"the disk of {self._base} has not answered for {WRITER.waits_ns / 1e9:.0f} s",
+                hint="see what else writes there, and try again",
+            )
         process = tree.target(pid, uid)
         known = self._follower.session_of(process.pid)
         if known is not None:
@@ -181,6 +199,7 @@ class Sessions:
             started_ns=now,
             started_unix_s=wall,
             until_ns=now + int(for_s * 1e9) if for_s is not None else 0,
+            gpu=gpu or GpuPlan(),
         )
         session = Session(self._base / saved.session, self._config, self._tally, saved)
         try:
@@ -240,7 +259,8 @@ class Sessions:
         rows = sum(session.counts.rows for session in self.running)
         self._few_rows = rows - self._rows <= _FEW_ROWS
         self._rows = rows
-        if now - self._trim_ns > _TRIM_NS:
+        # Deleting waits for the disk.
+        if now - self._trim_ns > _TRIM_NS and not WRITER.waits_ns:
             self._trim_ns = now
             self._trim(now)
 
@@ -266,6 +286,11 @@ class Sessions:
             self._finish(
                 session, self._closing.get(session.id, (0, reason))[1], resumable=resumable
             )
+        end = time.monotonic() + _DISK_S
+        while any(one.writing for one in self._unsettled.values()) and time.monotonic() < end:
+            time.sleep(_DISK_AGAIN_S)
+            for session in list(self._unsettled.values()):
+                self._settle(session, time.monotonic_ns())
 
     # What callers ask.
 

@@ -37,7 +37,8 @@ _MOST_TOLD = 1 << 16
 _FORGOTTEN_NS = 120 * _S
 #: Looks over which the cost of one is smoothed, roughly: some ask for more than others.
 _SMOOTHED = 8
-_SHORTEST_WAIT_S, _LONGEST_WAIT_S = 0.005, 0.1
+#: The thread sleeps until something is due; who wants something new wakes it.
+_SHORTEST_WAIT_S, _LONGEST_WAIT_S = 0.005, 60.0
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class Task:
         look: Makes it.
         every_ns: How often it is made, as far as that is not too much.
         cost_ns: CPU time of one, smoothed.
-        spent_ns: CPU time of all.
+        rest_ns: The last one said that nothing will be there to look at for so long.
         looks: How many were made.
         began_ns: The one being made began; 0: none is.
         ended_ns: The last one ended; 0: there was none.
@@ -95,7 +96,7 @@ class Task:
     look: Look
     every_ns: int = 0
     cost_ns: int = 0
-    spent_ns: int = 0
+    rest_ns: int = 0
     looks: int = 0
     began_ns: int = 0
     ended_ns: int = 0
@@ -105,6 +106,11 @@ class Task:
     def __post_init__(self) -> None:
         """Begin with the pace that is wanted."""
         self.every_ns = self.every_ns or self.wanted_ns
+
+    @property
+    def pace_ns(self) -> int:
+        """How long after a look the next one is made."""
+        return max(self.every_ns, self.rest_ns)
 
 
 class _Told:
@@ -141,11 +147,14 @@ class _Told:
 def shared_tasks() -> list[Task]:
     """Looks at what is the same for all sessions."""
     gpus = Gpus()
-    return [
-        Task("devices", _S, Devices(gpus.again)),
-        # As R132 has it: NVML's own numbers change a few times a second.
-        Task("gpu", _S // 5, gpus),
-    ]
+    # As R132 has it: NVML's own numbers change a few times a second.
+    asked = Task("gpu", _S // 5, gpus)
+
+    def again() -> None:
+        gpus.again()
+        asked.due_ns = 0
+
+    return [Task("devices", _S, Devices(again)), asked]
 
 
 def session_tasks(*, engine_every_ns: int) -> list[Task]:
@@ -162,6 +171,10 @@ def session_tasks(*, engine_every_ns: int) -> list[Task]:
 
 class SlowLooks:
     """The thread; it is started by the first session and ends with ``close``.
+
+    Attributes:
+        spent_ns: CPU time of the thread so far, and of the programs that it ran.
+        beside_ns: Of that, for all but looks.
 
     Args:
         shared: Makes the looks at what all sessions share.
@@ -180,10 +193,16 @@ class SlowLooks:
         self._wake = threading.Event()
         self._over = False
         self._thread: threading.Thread | None = None
+        self._looks_ns = 0  # of the turn that is made
+        self.spent_ns = self.beside_ns = 0
 
     def want(self, sessions: Mapping[str, Wanted]) -> None:
         """From now on these sessions are looked after, and no others."""
-        self._wanted = dict(sessions)
+        before, self._wanted = self._wanted, dict(sessions)
+        if {name: one.generation for name, one in before.items()} != {
+            name: one.generation for name, one in sessions.items()
+        }:
+            self._wake.set()
         if sessions and self._thread is None:
             self._thread = threading.Thread(target=self._run, name="host-looks", daemon=True)
             self._thread.start()
@@ -219,7 +238,9 @@ class SlowLooks:
             self._thread.join(timeout=1)
 
     def _run(self) -> None:
+        counted_ns = 0
         while not self._over:
+            self._wake.clear()
             wanted = self._wanted
             self._prepare(wanted)
             for task in self._shared:
@@ -227,12 +248,17 @@ class SlowLooks:
             for session, own in self._own.items():
                 for task in own:
                     self._turn(task, {session: wanted[session]})
-            self._wake.wait(self._wait_s())
+            now_ns = _spent_ns()
+            self.spent_ns += now_ns - counted_ns
+            self.beside_ns += now_ns - counted_ns - self._looks_ns
+            counted_ns, self._looks_ns = now_ns, 0
+            if not self._over:
+                self._wake.wait(self._wait_s())
         self._prepare({})
 
     def _wait_s(self) -> float:
         now_ns = time.monotonic_ns()
-        due_ns = min((task.due_ns for task in self.all_tasks()), default=now_ns + _S)
+        due_ns = min((task.due_ns for task in self.all_tasks()), default=now_ns + 60 * _S)
         return min(_LONGEST_WAIT_S, max(_SHORTEST_WAIT_S, (due_ns - now_ns) / _S))
 
     def _prepare(self, wanted: Mapping[str, Wanted]) -> None:
@@ -265,9 +291,31 @@ class SlowLooks:
                 self._skipped.update((name, task.name) for name in wanted)
             return
         pids = tuple(dict.fromkeys(pid for one in wanted.values() for pid in one.pids))
-        outcome = _play(task, pids[:_MOST_PIDS], now_ns)
+        outcome = self._play(task, pids[:_MOST_PIDS], now_ns)
         for name, one in wanted.items():
             self._tell(task, name, one, outcome)
+
+    def _play(self, task: Task, pids: tuple[int, ...], now_ns: int) -> Found | Exception:
+        spent_ns = _spent_ns()
+        task.began_ns = now_ns
+        found: Found | Exception
+        try:
+            found = task.look.look(pids, now_ns)
+            task.retry.worked()
+            task.rest_ns = found.rest_ns
+            task.due_ns = now_ns + task.pace_ns
+        except Exception as exc:  # noqa: BLE001 - one look's fault must not end the others
+            found = exc
+            task.look.close()
+            task.rest_ns = 0
+            task.due_ns = task.retry.failed(now_ns)
+        cost_ns = _spent_ns() - spent_ns
+        self._looks_ns += cost_ns
+        task.looks += 1
+        if not isinstance(found, Exception) and not found.opened:
+            task.cost_ns += (cost_ns - task.cost_ns) // (_SMOOTHED if task.cost_ns else 1)
+        task.began_ns, task.ended_ns = 0, time.monotonic_ns()
+        return found
 
     def _is_news(self, task: Task, session: str, wanted: Wanted) -> bool:
         told = self._told.get((session, task.name))
@@ -298,24 +346,3 @@ def _spent_ns() -> int:
     """CPU time of this thread, and of the programs that it has run."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.thread_time_ns() + int((children.ru_utime + children.ru_stime) * _S)
-
-
-def _play(task: Task, pids: tuple[int, ...], now_ns: int) -> Found | Exception:
-    spent_ns = _spent_ns()
-    task.began_ns = now_ns
-    found: Found | Exception
-    try:
-        found = task.look.look(pids, now_ns)
-        task.retry.worked()
-        task.due_ns = now_ns + task.every_ns
-    except Exception as exc:  # noqa: BLE001 - one look's fault must not end the others
-        found = exc
-        task.look.close()
-        task.due_ns = task.retry.failed(now_ns)
-    cost_ns = _spent_ns() - spent_ns
-    task.spent_ns += cost_ns
-    task.looks += 1
-    if not isinstance(found, Exception) and not found.opened:
-        task.cost_ns += (cost_ns - task.cost_ns) // (_SMOOTHED if task.cost_ns else 1)
-    task.began_ns, task.ended_ns = 0, time.monotonic_ns()
-    return found

@@ -2,22 +2,33 @@
 """Append-only recordings in segments: what was written once stays, whatever fails later.
 
 A write that fails (disk full, quota) is cut back to the last whole frame; what could not be
-written is counted, and recording goes on in a new segment as soon as there is room. Segments
-are flushed to the page cache at every turn of the loop, so they survive the daemon's death;
-they are not forced to disk, so a power failure may take the last seconds.
+written is counted, and recording goes on in a new segment as soon as there is room. One that
+takes long is left to a thread (``writer``); what comes meanwhile is kept, as far as there is
+memory for it, and written together. Segments are flushed to the page cache at every turn of the
+loop, so they survive the daemon's death; they are not forced to disk, so a power failure may
+take the last seconds.
 """
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import os
-import re
-import stat
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from gpucorrelate.daemon.segment_files import (
+    SUFFIX,
+    Wrote,
+    close_all,
+    new_segment,
+    open_directory,
+    open_regular,
+    segment_numbers,
+    tried,
+    write_frames,
+)
+from gpucorrelate.daemon.writer import WRITER, Job
 from gpucorrelate.probes.wire.errors import StoreError
 
 if TYPE_CHECKING:
@@ -26,16 +37,14 @@ if TYPE_CHECKING:
 
     from gpucorrelate.daemon.health import Tally
 
-SUFFIX = ".gpcf"
-FILE_MODE = 0o640
-DIRECTORY_MODE = 0o750
+R = TypeVar("R")
 
-_NAME = re.compile(r"([0-9]{6})\.gpcf")
 _RETRY_NS = 250_000_000
-# Whoever can write here could put a pipe in a file's place, and opening it would wait for ever.
-_OPEN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-#: Kept free for a session's last rows and its state, should the disk be full when it ends.
-_RESERVE_BYTES = 64 << 10
+#: A write under way is told of again so often.
+_TELL_NS = 1_000_000_000
+#: How long a session's beginning waits for the disk.
+_BEGIN_S = 1.0
+_SLOW = "the disk is too slow"
 
 
 @dataclass(frozen=True)
@@ -73,92 +82,8 @@ class StoreLoss:
     t_ns: int
 
 
-def open_directory(path: Path, *, create: bool = False) -> int:
-    """A descriptor of the directory, which must not be a symbolic link.
-
-    Raises:
-        StoreError: it cannot be opened or made.
-    """
-    try:
-        if create:
-            with contextlib.suppress(FileExistsError):
-                path.mkdir(mode=DIRECTORY_MODE, parents=True)
-        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | _OPEN)
-    except OSError as exc:
-        raise StoreError(f"cannot open {path}: {exc.strerror}") from exc
-
-
-def open_regular(directory_fd: int, name: str, flags: int = os.O_RDONLY) -> int:
-    """A descriptor of a regular file; of anything else none, and without waiting for it.
-
-    Raises:
-        OSError: it cannot be opened, or is no regular file.
-    """
-    fd = os.open(name, flags | _OPEN, FILE_MODE, dir_fd=directory_fd)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise OSError(errno.EINVAL, "not a regular file", name)
-    return fd
-
-
-def segment_numbers(directory_fd: int) -> list[int]:
-    """Numbers of the segments in a directory, in order."""
-    found = (_NAME.fullmatch(name) for name in os.listdir(directory_fd))
-    return sorted(int(match[1]) for match in found if match)
-
-
-def replace_file(directory_fd: int, name: str, data: bytes) -> None:
-    """Put ``data`` in place of a file, whole or not at all.
-
-    Raises:
-        OSError: it cannot be written; the old content is still there.
-    """
-    temporary = f".{name}.new"
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(temporary, dir_fd=directory_fd)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN
-    fd = os.open(temporary, flags, FILE_MODE, dir_fd=directory_fd)
-    try:
-        _write_whole(fd, data)
-        os.rename(temporary, name, src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary, dir_fd=directory_fd)
-        raise
-    finally:
-        os.close(fd)
-
-
-def read_file(directory_fd: int, name: str) -> bytes:
-    """The file's content.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    fd = open_regular(directory_fd, name)
-    with open(fd, "rb") as file:  # noqa: PTH123 - a descriptor, not a path
-        return file.read()
-
-
-def _write_whole(fd: int, data: bytes) -> None:
-    _, error = _write_all(fd, data)
-    if error is not None:
-        raise error
-
-
-def _write_all(fd: int, data: bytes) -> tuple[int, OSError | None]:
-    """Bytes written, and why it ended before all were."""
-    view = memoryview(data)
-    done = 0
-    while done < len(view):
-        try:
-            wrote = os.write(fd, view[done:])
-        except OSError as exc:
-            return done, exc
-        if wrote == 0:
-            return done, OSError(errno.EIO, os.strerror(errno.EIO))
-        done += wrote
-    return done, None
+def _nothing() -> None:
+    """What follows no job."""
 
 
 class SegmentStore:
@@ -193,6 +118,12 @@ class SegmentStore:
         self._retry_ns = 0
         self._pending: list[bytes] = []
         self._pending_rows: list[int] = []
+        #: What the writer does for this store, and what is to follow when it has: one at a time.
+        self._job: Job[Any] | None = None
+        self._follow: Callable[[], None] = _nothing
+        self._held = self._beginning = self._hole = False
+        self._slow_ns = self._tell_ns = 0
+        self._last_written = False
         self._lost_frames = self._lost_rows = self._lost_since_ns = 0
         self._losses: list[StoreLoss] = []
         known = {segment.number: segment for segment in segments}
@@ -229,7 +160,11 @@ class SegmentStore:
         Raises:
             StoreError: it cannot be written.
         """
-        self._begin(time.monotonic_ns())
+        if not self._begin(time.monotonic_ns()) and not self._answers(_BEGIN_S):
+            raise StoreError(
+                f"cannot write to {self.directory}: the disk has not answered for {_BEGIN_S:g} s",
+                hint="see what else writes there, or give another --state-dir",
+            )
         self.demand()
 
     def demand(self) -> None:
@@ -247,22 +182,57 @@ class SegmentStore:
     def flush(self) -> bool:
         """Write what was appended; never raises, what fails is counted.
 
+        It waits a moment for the disk, no longer: what is not written by then is being written, or
+        will be with a later flush.
+
         Returns:
             Whether a new segment was begun.
         """
         now = time.monotonic_ns()
-        began = False
+        known = self._next
+        if not self._answers():
+            self._keep(now)
+            return self._next != known
         if self.failing and now >= self._retry_ns:
-            began = self._begin(now)
-        if self.failing:
-            self._lose(0, now)
-            return began
-        if self._pending:
+            self._begin(now)
+        if self.failing and self._job is None:
+            self._lose(now)
+        elif self._pending and self._job is None:
             self._write_pending(now)
         # The head states what is known now, so nothing may be waiting when it is written.
-        if self.writable and self._body_bytes >= self._room_bytes:
-            began = self._begin(now) or began
-        return began
+        if self.writable and self._job is None and self._body_bytes >= self._room_bytes:
+            self._begin(now)
+        return self._next != known
+
+    def busy(self) -> bool:
+        """Whether the disk does not answer, so that nothing more can be asked of it."""
+        return not self._answers()
+
+    def took_ns(self) -> int:
+        """How long the slowest write since the last call took; once a second one under way too."""
+        told, self._slow_ns = self._slow_ns, 0
+        if self._job is not None and self._job.took_ns >= self._tell_ns:
+            told = max(told, self._job.took_ns)
+            self._tell_ns = self._job.took_ns + _TELL_NS
+        return told
+
+    @property
+    def waits_ns(self) -> int:
+        """How long a write is under way already; 0: none is."""
+        return self._job.took_ns if self._job is not None else 0
+
+    def beside(self, work: Callable[[int], None], then: Callable[[OSError | None], None]) -> None:
+        """Have something done to files beside the segments; not while the disk does not answer.
+
+        Args:
+            work: Takes the directory's descriptor.
+            then: Called when that is done, now or later, with what it raised.
+        """
+
+        def follow(failed: list[OSError]) -> None:
+            then(failed[0] if failed else None)
+
+        self._do(partial(tried, partial(work, self.directory_fd)), follow)
 
     def losses(self, *, last: bool = False) -> list[StoreLoss]:
         """What was lost since the last call.
@@ -293,33 +263,41 @@ class SegmentStore:
             Whether it worked; if not, it may be tried again.
         """
         now = time.monotonic_ns()
+        if not self._answers():
+            return False
+        if self._last_written:
+            return True
         if self.failing:
             self._give_up_reserve()
         if self._fd < 0 and not self._begin(now):
             return False
-        done, error = _write_all(self._fd, data)
-        if error is None:
-            self._wrote(1, len(data), 1, now)
-            self.failing = ""
-            return True
-        if done:
-            with contextlib.suppress(OSError):
-                os.ftruncate(self._fd, self.segments[-1].size_bytes)
-        self._fail(error.strerror or str(error), now)
-        if self._reserve < 0:
+
+        def then(wrote: Wrote) -> None:
+            if wrote.error is None:
+                self._wrote(1, len(data), 1, now)
+                self.failing, self._last_written = "", True
+            else:
+                self._fail(wrote.error.strerror or str(wrote.error), now)
+
+        size = self.segments[-1].size_bytes
+        if not self._do(partial(write_frames, self._fd, [data], size), then):
             return False
-        return self.write_last(data)  # once more, with the reserve given up
+        if not self.failing:
+            return True
+        # Once more, with the reserve given up.
+        return self._reserve >= 0 and self.write_last(data)
 
     def delete_oldest(self) -> Segment | None:
         """Delete the oldest segment that is not being written; None if there is none."""
-        if len(self.segments) < 2:
+        if len(self.segments) < 2 or not self._answers():
             return None
         segment = self.segments[0]
-        try:
-            os.unlink(segment.name, dir_fd=self.directory_fd)
-        except FileNotFoundError:
-            pass
-        except OSError:
+        failed: list[OSError] = []
+        delete = partial(os.unlink, segment.name, dir_fd=self.directory_fd)
+        # What takes long is found deleted when it is tried again.
+        if not self._do(partial(tried, delete), failed.extend):
+            return None
+        if failed and not isinstance(failed[0], FileNotFoundError):
             return None
         del self.segments[0]
         self._tally.count_store(deleted_segments=1)
@@ -339,54 +317,84 @@ class SegmentStore:
         return opened
 
     def close(self) -> None:
-        """Flush and close."""
+        """Flush and close; what a disk that does not answer still holds is closed behind that."""
+        if self.directory_fd < 0:
+            return
         self.flush()
-        self._give_up_reserve()
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-        if self.directory_fd >= 0:
-            os.close(self.directory_fd)
-            self.directory_fd = -1
+        WRITER.hold(id(self), 0)
+        fds = [fd for fd in (self._reserve, self._fd, self.directory_fd) if fd >= 0]
+        self._reserve = self._fd = self.directory_fd = -1
+        if self._job is None:
+            close_all(fds)
+        else:
+            WRITER.start(partial(close_all, fds))
 
-    def _begin(self, now: int) -> bool:
-        segment = Segment(self._next, first_ns=now, last_ns=now)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | _OPEN
-        data = b"".join(self._head())
-        fd = -1
-        try:
-            fd = os.open(segment.name, flags, FILE_MODE, dir_fd=self.directory_fd)
-            _write_whole(fd, data)
-        except OSError as exc:
-            if fd >= 0:
-                os.close(fd)
-                with contextlib.suppress(OSError):
-                    os.unlink(segment.name, dir_fd=self.directory_fd)
-            self._fail(exc.strerror or str(exc), now)
+    # The disk.
+
+    def _do(self, work: Callable[[], R], then: Callable[[R], None] | None = None) -> bool:
+        """Have the writer do something, and follow it up; whether both are done."""
+
+        def follow(job: Job[R]) -> None:
+            if then is not None:
+                then(job.result())
+
+        job = WRITER.start(work)
+        self._job, self._follow = job, partial(follow, job)
+        self._tell_ns = 0
+        return self._answers()
+
+    def _answers(self, timeout_s: float = 0.0) -> bool:
+        """Whether the disk has done all that it was asked, or does within so long."""
+        job = self._job
+        if job is None:
+            return True
+        if not job.wait(timeout_s):
             return False
-        if self._fd >= 0:
-            os.close(self._fd)
-        self._fd = fd
-        self._next += 1
-        self._body_bytes = 0
-        # A head of whatever size leaves some room, or every write would begin a new segment.
-        self._room_bytes = max(self._segment_bytes - len(data), self._segment_bytes // 4)
-        self.segments.append(replace(segment, size_bytes=len(data)))
-        self._recover(now)
-        self._keep_reserve()
+        self._job = None
+        self._slow_ns = max(self._slow_ns, job.took_ns)
+        if self._held:
+            self._held = False
+            WRITER.hold(id(self), 0)
+        self._follow()
         return True
 
-    def _keep_reserve(self) -> None:
-        """Keep room in a file without a name, which is gone with the process that holds it."""
-        if self._reserve >= 0:
+    def _keep(self, now: int) -> None:
+        """Keep what waits for a disk that does not answer, unless all that does is too much."""
+        self._held = True
+        room = WRITER.hold(id(self), self.pending_bytes)
+        # What comes behind the head of a segment that is being begun belongs into it.
+        if room and (self._beginning or not self.failing):
             return
-        try:
-            flags = os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC
-            self._reserve = os.open(".", flags, 0o600, dir_fd=self.directory_fd)
-            os.posix_fallocate(self._reserve, 0, _RESERVE_BYTES)
-        except OSError:
-            # No such files here, or no room: the end is then written when there is room again.
-            self._give_up_reserve()
+        if not self.failing:
+            self._fail(_SLOW, now)
+        self._lose(now)
+        WRITER.hold(id(self), 0)
+
+    def _begin(self, now: int) -> bool:
+        """Begin a segment; whether that is done."""
+        segment = Segment(self._next, first_ns=now, last_ns=now)
+        data = b"".join(self._head())
+        self._hole, self._beginning = False, True
+
+        def then(made: tuple[int, int] | OSError) -> None:
+            self._beginning = False
+            if isinstance(made, OSError):
+                self._fail(made.strerror or str(made), now)
+                return
+            close_all(fd for fd in (self._fd,) if fd >= 0)
+            self._fd, reserve = made
+            self._reserve = max(self._reserve, reserve)
+            self._next += 1
+            self._body_bytes = 0
+            # A head of whatever size leaves some room, or every write would begin a new segment.
+            self._room_bytes = max(self._segment_bytes - len(data), self._segment_bytes // 4)
+            self.segments.append(replace(segment, size_bytes=len(data)))
+            # What was lost since the head was made may have been what others refer to.
+            if not self._hole:
+                self._recover(now)
+
+        make = partial(new_segment, self.directory_fd, segment.name, data)
+        return self._do(partial(make, reserve=self._reserve < 0), then) and not self.failing
 
     def _give_up_reserve(self) -> None:
         if self._reserve >= 0:
@@ -394,23 +402,19 @@ class SegmentStore:
             self._reserve = -1
 
     def _write_pending(self, now: int) -> None:
-        data = b"".join(self._pending)
-        done, error = _write_all(self._fd, data)
-        if error is None:
-            self._wrote(len(self._pending), len(data), sum(self._pending_rows), now)
-            self._forget_pending()
-            return
-        whole = count = 0
-        for frame in self._pending:
-            if whole + len(frame) > done:
-                break
-            whole += len(frame)
-            count += 1
-        with contextlib.suppress(OSError):
-            os.ftruncate(self._fd, self.segments[-1].size_bytes + whole)
-        self._wrote(count, whole, sum(self._pending_rows[:count]), now)
-        self._fail(error.strerror or str(error), now)
-        self._lose(count, now)
+        frames, rows = self._pending, self._pending_rows
+        self._pending, self._pending_rows, self.pending_bytes = [], [], 0
+
+        def then(wrote: Wrote) -> None:
+            self._wrote(wrote.frames, wrote.size_bytes, sum(rows[: wrote.frames]), now)
+            if wrote.error is not None:
+                self._fail(wrote.error.strerror or str(wrote.error), now)
+                self._lost(len(frames) - wrote.frames, sum(rows[wrote.frames :]), now)
+                # What came meanwhile refers to what is lost.
+                self._lose(now)
+
+        size = self.segments[-1].size_bytes
+        self._do(partial(write_frames, self._fd, frames, size), then)
 
     def _wrote(self, frames: int, size: int, rows: int, now: int) -> None:
         last = self.segments[-1]
@@ -425,10 +429,14 @@ class SegmentStore:
         self._retry_ns = now + _RETRY_NS
         self._lost_since_ns = self._lost_since_ns or now
 
-    def _lose(self, start: int, now: int) -> None:
-        frames, rows = len(self._pending) - start, sum(self._pending_rows[start:])
+    def _lose(self, now: int) -> None:
+        frames, rows = len(self._pending), sum(self._pending_rows)
         self._forget_pending()
+        self._lost(frames, rows, now)
+
+    def _lost(self, frames: int, rows: int, now: int) -> None:
         if frames:
+            self._hole = True
             self._lost_since_ns = self._lost_since_ns or now
             self._lost_frames += frames
             self._lost_rows += rows

@@ -9,6 +9,7 @@ neighbouring versions understand each other.
 from __future__ import annotations
 
 import dataclasses
+import enum
 import typing
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -266,6 +267,11 @@ def _value(hint: Any, data: Any, name: str) -> Any:  # noqa: ANN401
             raise ValueFormatError(f"{name}: not a list")
         each = args[:1] * len(data) if args[-1] is Ellipsis else args
         return tuple(_value(hint, part, name) for hint, part in zip(each, data, strict=False))
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        try:
+            return hint(data)
+        except ValueError as exc:
+            raise ValueFormatError(f"{name}: {exc}") from exc
     allowed = args if args else (hint,)
     if float in allowed and isinstance(data, int):
         return float(data)

@@ -10,7 +10,6 @@ that fails is a missing source, with the reason in the recording, and is tried a
 from __future__ import annotations
 
 import time
-from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from gpucorrelate.daemon.host_sources import SOURCES, WATCHING
 from gpucorrelate.daemon.retry import Retry
 from gpucorrelate.daemon.share import Demand, paces
 from gpucorrelate.daemon.slow import SlowLooks, Wanted, session_tasks, shared_tasks
+from gpucorrelate.daemon.spending import Spending, Spent
 from gpucorrelate.daemon.standing import Said, Standings
 from gpucorrelate.daemon.values import SourceInfo
 from gpucorrelate.probes.host.reading import BLOCKED_IN
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gpucorrelate.daemon.host_sources import Poller
     from gpucorrelate.daemon.notes import Notes
     from gpucorrelate.daemon.session import Session
-    from gpucorrelate.daemon.slow import Outcome, Task
+    from gpucorrelate.daemon.slow import Outcome
     from gpucorrelate.probes.host.reading import Change, Metric, Round
 
 _COUNTER, _METRIC, _CHANGE = (BY_NAME[name] for name in ("counter", "metric", "change"))
@@ -45,8 +45,6 @@ _WATCHING_NS, _URGENT_NS = 100 * _MS, 2 * _S
 _JUDGE_NS, _PLAN_NS = 5 * _S, _S
 #: The same where something new was missing.
 _DOUBT_NS = _S
-#: The time over which the cost of polling is told.
-_TOLD_PLANS = 10
 #: A look that may block and has not come back after so long, or has not been made, is a fault.
 _HANGS_NS = 15 * _S
 _ENGINE_OFF = Said(CapabilityState.OFF, "switched off: --no-engine-metrics")
@@ -96,25 +94,31 @@ class HostWatch:
         self._watches: dict[str, _Watch] = {}
         every_ns = config.engine_every_ms * _MS if config.engine_metrics else 0
         self._slow = SlowLooks(shared_tasks, lambda: session_tasks(engine_every_ns=every_ns))
-        self._planned_ns = 0
+        self._planned_ns = self._reckoned_ns = 0
         self._costly = False  # a look has just cost more than all may
         self._looks = self._failed = self._skipped = 0
-        self._spent_ns = 0
-        #: When plans were made, and what looks had cost by then in the loop and in the thread.
-        self._spent: deque[tuple[int, int, int]] = deque(maxlen=_TOLD_PLANS + 1)
-        self._thread_ns: dict[int, int] = {}
-        self._thread_spent_ns = 0
+        self._spending = Spending(config.poll_share_ppm)
+        self._spent_ns = self._looks_ns = 0  # in the loop; of that, for looks
 
     def tick(self, sessions: Sequence[Session], now_ns: int) -> None:
         """Look at what is due."""
-        if not self._poll_ns:
-            return
+        if self._poll_ns and (sessions or self._watches):
+            began_ns = time.thread_time_ns()
+            self._tick(sessions, now_ns)
+            self._spent_ns += time.thread_time_ns() - began_ns
+
+    def _tick(self, sessions: Sequence[Session], now_ns: int) -> None:
         running = {session.id: session for session in sessions}
         for gone in self._watches.keys() - running.keys():
             _end(self._watches.pop(gone))
         plan = self._costly or now_ns - self._planned_ns >= _PLAN_NS
         for session in sessions:
             plan |= self._prepare(session, now_ns)
+        if now_ns - self._reckoned_ns >= _PLAN_NS:
+            self._reckoned_ns = now_ns
+            slow = self._slow
+            beside_ns = self._spent_ns - self._looks_ns + slow.beside_ns
+            self._spending.note(Spent(now_ns, self._spent_ns, slow.spent_ns, beside_ns))
         if plan:
             self._plan(now_ns)
         for session in sessions:
@@ -141,7 +145,7 @@ class HostWatch:
         now_ns = time.monotonic_ns()
         paced = {one.name: (one.every_ns, one.looked_ns) for one in watch.sources}
         for task in self._slow.tasks(session):
-            paced[task.name] = task.every_ns, task.ended_ns
+            paced[task.name] = task.pace_ns, task.ended_ns
         if not self._engine:
             paced["engine"] = 0, 0
         found = []
@@ -167,17 +171,11 @@ class HostWatch:
 
     def counters(self) -> PollingCounters:
         """What polling does and costs."""
-        loop_ppm = thread_ppm = 0
-        if len(self._spent) > 1:
-            (since_ns, loop_ns, thread_ns), (t_ns, loop, thread) = self._spent[0], self._spent[-1]
-            wall_ns = max(1, t_ns - since_ns)
-            loop_ppm = (loop - loop_ns) * _PPM // wall_ns
-            thread_ppm = (thread - thread_ns) * _PPM // wall_ns
         return PollingCounters(
             every_ms=self._poll_ns // _MS,
             limit_ppm=self._share_ppm,
-            loop_ppm=loop_ppm,
-            thread_ppm=thread_ppm,
+            loop_ppm=self._spending.loop_ppm,
+            thread_ppm=self._spending.thread_ppm,
             looks=self._looks,
             failed=self._failed,
             skipped=self._skipped,
@@ -212,27 +210,22 @@ class HostWatch:
         sources = [(watch, one) for watch in self._watches.values() for one in watch.sources]
         tasks = self._slow.all_tasks()
         demands = [Demand(one.cost_ns, self._pace_ns(one, watch)) for watch, one in sources]
-        demands += [Demand(one.cost_ns, max(one.wanted_ns, self._poll_ns)) for one in tasks]
-        granted = paces(demands, self._share_ppm)
+        demands += [
+            Demand(one.cost_ns, max(one.wanted_ns, self._poll_ns, one.rest_ns)) for one in tasks
+        ]
+        granted = paces(demands, self._spending.for_looks_ppm)
         for (_, source), every_ns in zip(sources, granted, strict=False):
             if not source.retry.failing:
                 source.due_ns = min(source.due_ns, source.looked_ns + every_ns)
             source.every_ns = every_ns
         for task, every_ns in zip(tasks, granted[len(sources) :], strict=True):
             task.every_ns = every_ns
-        self._count_thread(tasks)
-        self._spent.append((now_ns, self._spent_ns, self._thread_spent_ns))
 
     def _pace_ns(self, source: _Source, watch: _Watch) -> int:
         """How often it should be looked at, whatever that costs."""
         if source.name == WATCHING:
             return min(self._poll_ns, _WATCHING_NS)
         return self._fast_ns if watch.hurry else self._poll_ns
-
-    def _count_thread(self, tasks: Sequence[Task]) -> None:
-        known = self._thread_ns
-        self._thread_spent_ns += sum(t.spent_ns - known.get(id(t), 0) for t in tasks)
-        self._thread_ns = {id(task): task.spent_ns for task in tasks}
 
     def _look(self, session: Session, watch: _Watch, source: _Source, now_ns: int) -> None:
         began_ns = time.thread_time_ns()
@@ -242,7 +235,6 @@ class HostWatch:
             found = source.poller.poll(session.processes.living(), everything=everything)
         except Exception as exc:  # noqa: BLE001 - must not end the recording of waits
             self._failed += 1
-            self._spent_ns += time.thread_time_ns() - began_ns
             source.poller.close()
             source.due_ns = source.retry.failed(now_ns)
             source.everything = True
@@ -257,7 +249,7 @@ class HostWatch:
             watch.standings.judge(source.name, source.poller.standing())
         source.retry.worked()
         cost_ns = time.thread_time_ns() - began_ns
-        self._spent_ns += cost_ns
+        self._looks_ns += cost_ns
         if not everything:  # what costs more, and is rare
             source.cost_ns += (cost_ns - source.cost_ns) // (4 if source.cost_ns else 1)
             self._costly |= source.cost_ns * _PPM > self._share_ppm * source.every_ns
@@ -288,7 +280,6 @@ class HostWatch:
             self._find_hanging(now_ns)
 
     def _take(self, session: Session, watch: _Watch, outcome: Outcome) -> None:
-        began_ns = time.thread_time_ns()
         self._looks += 1
         self._failed += outcome.fault is not None
         self._write(session.notes, watch, outcome.found, 0)
@@ -297,7 +288,6 @@ class HostWatch:
             watch.standings.say(outcome.source, said, outcome.fault)
         else:
             watch.standings.judge(outcome.source, outcome.standing)
-        self._spent_ns += time.thread_time_ns() - began_ns
 
     def _find_hanging(self, now_ns: int) -> None:
         """Looks that block do so unseen: nobody else can say that they do."""
@@ -307,7 +297,7 @@ class HostWatch:
                 ended_ns = task.ended_ns or watch.began_ns
                 if task in busy:
                     why = f"has not come back for {_HANGS_NS // _S} s and more"
-                elif busy and now_ns - ended_ns > task.every_ns + _HANGS_NS:
+                elif busy and now_ns - ended_ns > task.pace_ns + _HANGS_NS:
                     why = f"waits for the one at {busy[0].name}, which does not come back"
                 else:
                     continue

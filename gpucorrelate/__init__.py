@@ -23,7 +23,11 @@ def __getattr__(name: str) -> object:
     # asked for, and no layer may lean on it by way of this file.
     if name == "open":
         module, function = _OPEN
-        return getattr(importlib.import_module(module), function)
+        try:
+            return getattr(importlib.import_module(module), function)
+        except ModuleNotFoundError as exc:
+            need = f"gpucorrelate.open needs the package {exc.name}, which is not installed"
+            raise ImportError(f"{need} (pip install 'gpucorrelate[api]')") from exc
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

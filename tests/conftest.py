@@ -23,6 +23,7 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
+from gpucorrelate.daemon import writer
 from gpucorrelate.probes.ebpf import bcc
 from tests.browser.chromium import missing_browser
 from tests.engine.server import missing_engine
@@ -187,6 +188,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def pytest_report_header() -> list[str]:
     needs = [f"{name} {'no' if check() else 'yes'}" for name, check in _NEEDS.items()]
     return [f"needs: {', '.join(needs)}; required: {', '.join(sorted(required())) or 'none'}"]
+
+
+@pytest.fixture(autouse=True)
+def _patient_writer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a write takes long; tests that call a session themselves wait for it."""
+    monkeypatch.setattr(writer, "PATIENCE_S", 30.0)
 
 
 @pytest.fixture

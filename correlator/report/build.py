@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from gpucorrelate.correlator.steps import Steps
 
 _BATCH = 256
+#: Rows of requests that are walked at once: of a page-faulting engine, 20,000 a request.
+_ROWS_BATCH = 64
 # Processes that are named where a text means none.
 _CANDIDATES = 8
 
@@ -94,6 +96,11 @@ class Run:
         """Whether it is a profile: devices and calls, no engine that says what its steps are."""
         work = len(self.capture.table("gpu_op")) or len(self.capture.table("cuda_api"))
         return bool(work) and not len(self.steps_) and not self.requests_
+
+    @property
+    def describe(self) -> Describer:
+        """Words for rows of the walk."""
+        return self._describe
 
     # -- lists
 
@@ -153,7 +160,7 @@ class Run:
                 s.kind(i),
                 int(s.rows[i]),
                 int(s.tokens[i]),
-                max(0, int(s.prefill_tokens[i])),
+                _known(int(s.prefill_tokens[i])),
                 int(s.waiting[i]),
                 steps_.status_name(int(s.status[i])),
                 s.worker_ns(i),
@@ -195,8 +202,28 @@ class Run:
 
     def all_requests(self) -> Iterator[RequestReport]:
         """Reports of all requests, in order of arrival."""
-        for at in range(0, len(self.requests_), _BATCH):
-            yield from self._reports(self.requests_[at : at + _BATCH])
+        return self.some_requests(self.requests_)
+
+    def some_requests(self, requests: Sequence[Request]) -> Iterator[RequestReport]:
+        """Reports of some of ``requests_``, in the order given."""
+        for at in range(0, len(requests), _BATCH):
+            yield from self._reports(requests[at : at + _BATCH])
+
+    def rows_of(self, requests: Sequence[Request]) -> Iterator[tuple[Request, NDArray[np.void]]]:
+        """Rows of the walk of some of ``requests_``, without words: ``native.SEGMENT``.
+
+        They tile each request's time, oldest first; ``phase`` is the place of its cut.
+        """
+        for at in range(0, len(requests), _ROWS_BATCH):
+            some = requests[at : at + _ROWS_BATCH]
+            specs = [
+                self._spec(leg, tuple(cut.t_ns for cut in r.cuts)) for r in some for leg in r.legs
+            ]
+            paths = self._walker.walk(specs)
+            leg = 0
+            for r in some:
+                yield r, paths.segments[paths.first[leg] : paths.first[leg + len(r.legs)]]
+                leg += len(r.legs)
 
     def slowest(self, count: int) -> Iterator[RequestReport]:
         """Reports of the slowest finished requests, slowest first."""
@@ -253,7 +280,7 @@ class Run:
             s.kind(i),
             int(s.rows[i]),
             int(s.tokens[i]),
-            max(0, int(s.prefill_tokens[i])),
+            _known(int(s.prefill_tokens[i])),
             int(s.waiting[i]),
             tuple(self.capture.strings[r] for r in rows.tolist()),
             tuple(segments),
@@ -262,6 +289,7 @@ class Run:
             self.ledger,
             self._host.of(int(s.sched_ns[i]), s.end_ns(i), OnPath.of(segments)),
             tuple(self._client_id(self.capture.strings[r]) for r in rows.tolist()),
+            self.capture.strings[int(s.error[i])] if s.error[i] else "",
         )
 
     def summary(self) -> RunSummary:
@@ -281,7 +309,7 @@ class Run:
         for thread, length_ns in held.items():
             actors[self._describe.actor(thread).label] += length_ns
         ttft = [r.first_token_ns - r.arrival_ns for r in self.requests_ if r.first_token_ns]
-        itl = [gap for r in self.requests_ for gap in _itl(r)]
+        itl = [gap for r in self.requests_ for gap in token_gaps(r)]
         return RunSummary(
             self.states.start_ns,
             self.states.end_ns,
@@ -299,6 +327,10 @@ class Run:
         )
 
     # -- parts
+
+    def label_of_thread(self, thread: int) -> str:
+        """The label that reports give a thread, by its index."""
+        return self._describe.actor(thread).label
 
     def _core(self, tid: int) -> str:
         """An engine core's label, by the thread that does its steps."""
@@ -382,7 +414,7 @@ class Run:
             status=r.status,
             tokens_in=r.tokens_in,
             tokens_out=r.tokens_out,
-            cached_tokens=_cached(r),
+            cached_tokens=cached_tokens(r),
             preemptions=sum(1 for a, _ in r.marks if a is Anchor.PREEMPTED),
             first_token_ns=r.first_token_ns,
             phases=self._phases(r),
@@ -473,6 +505,10 @@ def _one_session(capture: Capture) -> None:
         )
 
 
+def _known(count: int) -> int | None:
+    return count if count >= 0 else None
+
+
 def _step_phase(kind: str) -> PhaseName:
     return {"prefill": PhaseName.PREFILL, "mixed": PhaseName.MIXED}.get(kind, PhaseName.DECODE)
 
@@ -489,7 +525,8 @@ def _aliases(r: Request) -> tuple[str, ...]:
     return tuple(name for name in r.ids if name not in (r.external_id, r.internal_id))
 
 
-def _itl(r: Request) -> Iterator[int]:
+def token_gaps(r: Request) -> Iterator[int]:
+    """Gaps between the moments its tokens were written; ``RequestReport.itl_ns`` says which."""
     if r.first_token_ns is None:
         return
     times = [
@@ -501,7 +538,7 @@ def _itl(r: Request) -> Iterator[int]:
         yield b - a
 
 
-def _cached(r: Request) -> int | None:
+def cached_tokens(r: Request) -> int | None:
     """Prompt tokens found in the prefix cache; a hit is said, so silence of one seen is none."""
     mark = r.mark(Anchor.PREFIX_HIT)
     seen = r.steps and r.mark(Anchor.ADMITTED) is not None

@@ -253,6 +253,7 @@ def step_to_dict(report: StepReport) -> Json:
         "rows": report.rows,
         "tokens": report.tokens,
         "prefill_tokens": report.prefill_tokens,
+        "error": report.error or None,
         "waiting": report.waiting,
         "request_ids": list(report.request_ids),
         "requests": [

@@ -118,7 +118,7 @@ def _shown(value: object) -> str:
     if isinstance(plain, int):
         return f"{plain:,}"
     if isinstance(plain, float):
-        return f"{plain:,.0f}" if abs(plain) >= _LARGE else f"{plain:.6g}"
+        return f"{plain:,.0f}" if abs(plain) >= _LARGE else f"{plain:,.6g}"
     text = str(_cell(value))
     return text if len(text) <= _WIDEST_CELL else f"{text[:_WIDEST_CELL]}..."
 

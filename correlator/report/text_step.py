@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import IO, TYPE_CHECKING
 
 from gpucorrelate.correlator.report import digest, text_context, text_parts, units
-from gpucorrelate.correlator.report.page import HEAD, Page, TextOptions, bars
+from gpucorrelate.correlator.report.page import BAD, HEAD, Page, TextOptions, bars
 
 if TYPE_CHECKING:
     from gpucorrelate.correlator.report.values import Segment, StepReport
@@ -35,8 +35,11 @@ def render_step(report: StepReport, out: IO[str], options: TextOptions | None = 
     )
     page.line(
         f"{units.plural(report.rows, 'row')}, {units.plural(report.tokens, 'token')} "
-        f"({report.prefill_tokens:,} of them prefill), {report.waiting:,} requests waiting"
+        f"({units.count(report.prefill_tokens)} of them prefill), "
+        f"{report.waiting:,} requests waiting"
     )
+    if report.error:
+        page.labelled("raised", [report.error], style=BAD)
     page.line(f"schedule start {units.instant(report.start_ns)} s   update end "
               f"{units.instant(report.end_ns)} s (CLOCK_MONOTONIC)")  # fmt: skip
     text_parts.check_sum(page, report.segments, report.start_ns, report.end_ns)

@@ -337,7 +337,7 @@ class StepReport:
     kind: str  # prefill, decode, mixed, empty
     rows: int
     tokens: int
-    prefill_tokens: int
+    prefill_tokens: int | None
     waiting: int
     request_ids: tuple[str, ...]
     segments: tuple[Segment, ...]
@@ -346,6 +346,7 @@ class StepReport:
     ledger: Ledger
     context: Context | None = None  # as in RequestReport
     requests: tuple[tuple[str, str], ...] = ()  # the client's id and the engine's, of each row
+    error: str = ""  # what it raised: kind and place, never a message
 
     @property
     def wall_ns(self) -> int:
@@ -384,7 +385,7 @@ class StepRow:
     kind: str
     rows: int
     tokens: int
-    prefill_tokens: int
+    prefill_tokens: int | None
     waiting: int
     status: str
     worker_ns: int | None

@@ -12,11 +12,15 @@ import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpucorrelate.probes.ebpf import bcc, bpf
 from gpucorrelate.probes.ebpf.syscall_numbers import ARM64, X86_64
 from gpucorrelate.probes.ebpf.values import BACKENDS, Backend
 from gpucorrelate.probes.wire.errors import KernelSupportError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 #: Inode of the initial pid namespace (PROC_PID_INIT_INO of include/linux/proc_ns.h).
 _INITIAL_PID_NS = "pid:[4026531836]"
@@ -297,6 +301,15 @@ def _faults(found: KernelFacts) -> tuple[list[str], list[Missing]]:
     else:
         programs += FAULT_EVENTS
     return programs, missing
+
+
+def reasons(missing: Iterable[Missing]) -> dict[str, str]:
+    """Why each source is not what it could be, and how to mend it: all reasons, each once."""
+    found: dict[str, dict[str, None]] = {}
+    for item in missing:
+        text = f"{item.why}; {item.mend}" if item.mend else item.why
+        found.setdefault(item.what, {})[text] = None
+    return {what: "; ".join(texts) for what, texts in found.items()}
 
 
 def decide(found: KernelFacts, *, faults: bool = True, backend: str = "auto") -> Support:

@@ -196,10 +196,7 @@ class Tracer:
 
     def capabilities(self) -> tuple[Capability, ...]:
         """Which sources of evidence work here, and what is lost without the others."""
-        lost = {
-            item.what: f"{item.why}; {item.mend}" if item.mend else item.why
-            for item in (*self._support.missing, *self._kernel.refused)
-        }
+        lost = support.reasons((*self._support.missing, *self._kernel.refused))
         count = self._kernel.recovered
         if count * _FEW > self._taken:
             lost["ebpf.sched"] = (

@@ -6,17 +6,10 @@ What v1 alone has, or counts in another way, keeps the name of its file.
 
 from __future__ import annotations
 
-from gpucorrelate.probes.host.reading import Metric
-from gpucorrelate.probes.wire.schema import Nature
+from gpucorrelate.probes.host.reading import Family
 
-
-def _level(name: str, unit: str, meaning: str) -> Metric:
-    return Metric(name, unit, Nature.LEVEL, meaning)
-
-
-def _total(name: str, unit: str, meaning: str) -> Metric:
-    return Metric(name, unit, Nature.TOTAL, meaning)
-
+_OF = Family()
+_level, _total = _OF.level, _OF.total
 
 _NONE = "-1: no limit of its own, though one above may hold."
 _HELD = "Threads held by it look ready to run, however idle the CPUs are."

@@ -81,13 +81,15 @@ class DeviceMonitor:
         """Start to listen; the reason where that cannot be done."""
         try:
             import pyudev
-        except ImportError as error:
-            # pyudev itself, or the libudev.so.1 that it loads.
-            return Missing("device.events", "host", f"pyudev cannot be used: {error}")
-        try:
+
             monitor = pyudev.Monitor.from_netlink(pyudev.Context(), source="kernel")
             monitor.filter_by("pci")
             monitor.start()
+        except ModuleNotFoundError:
+            return Missing("device.events", "host", "pyudev is not installed")
+        except ImportError as error:
+            # The libudev.so.1 that it loads when it is first used.
+            return Missing("device.events", "host", f"pyudev cannot be used: {error}")
         except OSError as error:
             return Missing("device.events", "host", error.strerror or str(error))
         try:

@@ -15,8 +15,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from gpucorrelate.probes.host.reading import Metric, Reading
-from gpucorrelate.probes.wire.schema import Nature
+from gpucorrelate.probes.host.reading import Family, Metric, Reading
 
 PPM = 1_000_000
 
@@ -46,13 +45,8 @@ class Series:
     scale: int = 1
 
 
-def _level(name: str, unit: str, meaning: str) -> Metric:
-    return Metric(f"engine.{name}", unit, Nature.LEVEL, meaning)
-
-
-def _total(name: str, meaning: str) -> Metric:
-    return Metric(f"engine.{name}", "count", Nature.TOTAL, meaning)
-
+_OF = Family("engine.")
+_level, _total = _OF.level, _OF.total
 
 RUNNING = _level(
     "requests.running",
@@ -78,36 +72,46 @@ KV_USAGE = _level(
 )
 PREEMPTIONS = _total(
     "preemptions",
+    "count",
     "Requests thrown out of the batch for want of KV cache, once for each time. Their tokens are "
     "computed again, which the engine does not count.",
 )
-PREFIX_QUERIES = _total("prefix_cache.queries", "Prompt tokens looked up in the prefix cache.")
+PREFIX_QUERIES = _total(
+    "prefix_cache.queries", "count", "Prompt tokens looked up in the prefix cache."
+)
 PREFIX_HITS = _total(
-    "prefix_cache.hits", "Prompt tokens found in the prefix cache: not computed again."
+    "prefix_cache.hits", "count", "Prompt tokens found in the prefix cache: not computed again."
 )
 EXTERNAL_QUERIES = _total(
-    "external_prefix_cache.queries", "Prompt tokens looked up in a cache shared by engines."
+    "external_prefix_cache.queries",
+    "count",
+    "Prompt tokens looked up in a cache shared by engines.",
 )
 EXTERNAL_HITS = _total(
-    "external_prefix_cache.hits", "Prompt tokens found in a cache shared by engines."
+    "external_prefix_cache.hits", "count", "Prompt tokens found in a cache shared by engines."
 )
 PROMPT_TOKENS = _total(
     "prompt_tokens",
+    "count",
     "Prompt tokens of requests whose prefill is done, cached ones included: not the work done.",
 )
 PROMPT_BY_SOURCE = _total(
-    "prompt_tokens.by_source", "Prompt tokens by where they came from; local_compute is work."
+    "prompt_tokens.by_source",
+    "count",
+    "Prompt tokens by where they came from; local_compute is work.",
 )
-GENERATION_TOKENS = _total("generation_tokens", "Tokens generated, for all requests.")
-DRAFTS = _total("spec_decode.drafts", "Times that tokens were guessed ahead.")
-DRAFT_TOKENS = _total("spec_decode.draft_tokens", "Tokens guessed ahead.")
+GENERATION_TOKENS = _total("generation_tokens", "count", "Tokens generated, for all requests.")
+DRAFTS = _total("spec_decode.drafts", "count", "Times that tokens were guessed ahead.")
+DRAFT_TOKENS = _total("spec_decode.draft_tokens", "count", "Tokens guessed ahead.")
 ACCEPTED_TOKENS = _total(
-    "spec_decode.accepted_tokens", "Tokens guessed ahead that the model agreed with."
+    "spec_decode.accepted_tokens", "count", "Tokens guessed ahead that the model agreed with."
 )
 ACCEPTED_AT = _total(
-    "spec_decode.accepted_tokens.at", "Guesses the model agreed with, by how far ahead (from 0)."
+    "spec_decode.accepted_tokens.at",
+    "count",
+    "Guesses the model agreed with, by how far ahead (from 0).",
 )
-FINISHED = _total("requests.finished", "Requests that ended, by reason.")
+FINISHED = _total("requests.finished", "count", "Requests that ended, by reason.")
 
 SERIES: tuple[Series, ...] = (
     Series(RUNNING, ("vllm:num_requests_running",)),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from gpucorrelate.probes.host.gpu_metrics import MEMORY_USED, UNIFIED_AVAILABLE, UNIFIED_TOTAL
+from gpucorrelate.probes.host.kernel_text import Key, parse_sizes
 from gpucorrelate.probes.host.numa import read_text
 from gpucorrelate.probes.host.procfs import PROC
 from gpucorrelate.probes.host.reading import Missing, Reading, Sample
@@ -30,8 +31,7 @@ _BUS_ID = re.compile(
 #: GPUs that are part of the chip and share its memory. A GPU of another name that does not
 #: tell its memory (a slice of one, a lost one) does not get the machine's instead.
 _INTEGRATED = re.compile(r"\b(?:GB10|Jetson|Tegra|Xavier|Orin|Thor)\b", re.IGNORECASE)
-_MEMINFO = {"MemTotal": UNIFIED_TOTAL, "MemAvailable": UNIFIED_AVAILABLE}
-_KIB_LINE = re.compile(r"\s*([0-9]{1,15}) kB\s*", re.ASCII)
+_MEMINFO = {"MemTotal": Key(UNIFIED_TOTAL), "MemAvailable": Key(UNIFIED_AVAILABLE)}
 
 
 class Pace(enum.IntEnum):
@@ -117,17 +117,6 @@ def shares_memory(gpu: Gpu) -> bool:
     return _INTEGRATED.search(gpu.name) is not None
 
 
-def parse_meminfo(text: str) -> tuple[tuple[str, int], ...]:
-    """``MemTotal`` and ``MemAvailable`` of a ``meminfo`` file, in bytes; only what is there."""
-    found: list[tuple[str, int]] = []
-    for line in text.splitlines():
-        key, _, rest = line.partition(":")
-        match = _KIB_LINE.fullmatch(rest)
-        if key in _MEMINFO and match is not None:
-            found.append((key, int(match[1]) * 1024))
-    return tuple(found)
-
-
 def unified_memory(gpus: Iterable[Gpu], sample: Sample, root: Path = PROC) -> Sample:
     """The machine's memory for GPUs that share it and whose driver therefore tells none.
 
@@ -145,9 +134,9 @@ def unified_memory(gpus: Iterable[Gpu], sample: Sample, root: Path = PROC) -> Sa
     if not wanted:
         return Sample()
     t_ns = time.monotonic_ns()
-    values = parse_meminfo(read_text(root / "meminfo") or "")
+    values = parse_sizes(read_text(root / "meminfo") or "", _MEMINFO).values
     readings = tuple(
-        Reading(_MEMINFO[key], subject, value, t_ns) for subject in wanted for key, value in values
+        Reading(one.metric, subject, one.value, t_ns) for subject in wanted for one in values
     )
     if readings:
         return Sample(readings)

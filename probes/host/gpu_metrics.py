@@ -7,21 +7,10 @@ number is ``gpu:GPU-<uuid>``, and ``gpu:GPU-<uuid> pid:4711`` for a process on i
 
 from __future__ import annotations
 
-from gpucorrelate.probes.host.reading import Metric
-from gpucorrelate.probes.wire.schema import Nature
+from gpucorrelate.probes.host.reading import Family
 
-
-def _level(name: str, unit: str, meaning: str) -> Metric:
-    return Metric(f"gpu.{name}", unit, Nature.LEVEL, meaning)
-
-
-def _total(name: str, unit: str, meaning: str) -> Metric:
-    return Metric(f"gpu.{name}", unit, Nature.TOTAL, meaning)
-
-
-def _average(name: str, unit: str, meaning: str) -> Metric:
-    return Metric(f"gpu.{name}", unit, Nature.AVERAGE, meaning)
-
+_OF = Family("gpu.")
+_level, _total, _average = _OF.level, _OF.total, _OF.average
 
 _STALE = (
     " The driver averages over 1/6 to 1 s by model and renews it no faster: asking more often "

@@ -223,7 +223,7 @@ class Smi:
         """Find the program and its GPUs; the reason where that cannot be done."""
         found = path or shutil.which("nvidia-smi")
         if found is None:
-            return Missing("nvidia-smi", "host", "no nvidia-smi in PATH: no NVIDIA driver here")
+            return Missing("nvidia-smi", "host", "no nvidia-smi in PATH")
         finished = _ask(found, f"--query-gpu={','.join(_IDENTITY)}")
         gpus = parse_identity(finished.output) if finished.ok else ()
         if not gpus:

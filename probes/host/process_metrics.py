@@ -3,17 +3,10 @@
 
 from __future__ import annotations
 
-from gpucorrelate.probes.host.reading import Metric
-from gpucorrelate.probes.wire.schema import Nature
+from gpucorrelate.probes.host.reading import Family
 
-
-def _level(name: str, unit: str, meaning: str) -> Metric:
-    return Metric(name, unit, Nature.LEVEL, meaning)
-
-
-def _total(name: str, unit: str, meaning: str) -> Metric:
-    return Metric(name, unit, Nature.TOTAL, meaning)
-
+_OF = Family()
+_level, _total = _OF.level, _OF.total
 
 CPU = _total(
     "process.cpu",

@@ -6,8 +6,8 @@ Totals tell exactly how long tasks stood still, but only as often as they are re
 stall between two reads is noticed, and whoever reads can do so more often for a while.
 
 With CAP_SYS_RESOURCE windows of 0.5 s are watched, ten times in each, by a thread that the kernel
-starts for it. Without, from Linux 6.4 on, windows must be a multiple of 2 s and are looked at as
-often as the averages are, every 2 s, at no cost; older kernels refuse.
+starts for it. Without, windows must be a multiple of 2 s and are looked at as the averages are,
+every 2 s, at no cost; that came with Linux 6.4, and with updates of some before it.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from gpucorrelate.probes.host.source import Folder, reason_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
+    from gpucorrelate.probes.host.cgroup_paths import Mount
+
 _MS = 1_000_000
 _S = 1000 * _MS
 #: Shares of a window, in percent, from which the kernel speaks: somebody always wants a CPU.
@@ -42,10 +44,14 @@ _LOOKS = 10
 _QUIET_WINDOWS = 2
 #: Cgroups that are watched; and how often it is looked which those are.
 _MOST_CGROUPS, _AGAIN_NS = 16, 2 * _S
+#: Mounts of cgroups hardly ever change, and reading them costs more than all else here.
+_MOUNTED_NS = 30 * _S
 _MOUNTINFO_BYTES = 1 << 20
 _HOST = "host"
 _WRITE = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_OLD = "needs CAP_SYS_RESOURCE, or Linux 6.4 and the right to write to the file"
+_OLD = (
+    "not permitted: needs the right to write to the file and, before Linux 6.4, CAP_SYS_RESOURCE"
+)
 
 
 def what_of(resource: str) -> str:
@@ -98,7 +104,8 @@ class PressureTriggers:
         self._missing: dict[str, tuple[Missing, ...]] = {}
         self._beyond: tuple[Missing, ...] = ()
         self._pids: frozenset[int] = frozenset()
-        self._looked_ns = self._again_ns = 0
+        self._mounts: tuple[Mount, ...] = ()
+        self._looked_ns = self._again_ns = self._mounted_ns = 0
 
     def poll(self, pids: Collection[int]) -> Round:
         """What fired since the last round, or did not for long enough; never waits."""
@@ -106,6 +113,9 @@ class PressureTriggers:
         changes: list[Change] = []
         if now_ns >= self._again_ns or self._pids != frozenset(pids):
             self._pids, self._again_ns = frozenset(pids), now_ns + _AGAIN_NS
+            if now_ns >= self._mounted_ns:
+                self._mounts = parse_mountinfo(self._read(self._own_pid(), "mountinfo"))
+                self._mounted_ns = now_ns + _MOUNTED_NS
             changes += self._follow(now_ns)
         began = self._fired(now_ns)
         over = [one for one in self._triggers.values() if _done(one, now_ns)]
@@ -122,7 +132,8 @@ class PressureTriggers:
         """Disarm all of them."""
         for subject in list(self._watched):
             self._leave(subject)
-        self._pids, self._again_ns, self._looked_ns = frozenset(), 0, 0
+        self._pids = frozenset()
+        self._looked_ns = self._again_ns = self._mounted_ns = 0
 
     def _fired(self, now_ns: int) -> list[Change]:
         found = []
@@ -178,12 +189,11 @@ class PressureTriggers:
 
     def _cgroups(self) -> dict[str, tuple[str, ...]]:
         """Directories of the cgroups of v2 that the processes are in, and of those above."""
-        mounts = parse_mountinfo(self._read(self._own_pid(), "mountinfo"))
         found: dict[str, tuple[str, ...]] = {}
         for pid in sorted(self._pids):
             for membership in parse_proc_cgroup(self._read(str(pid), "cgroup")):
                 if membership.version == 2:
-                    places = chain(membership, mounts)
+                    places = chain(membership, self._mounts)
                     found |= {subject_of(one.path): one.directory for one in places}
         return {name: where for name, where in found.items() if self._is_no_root(where)}
 

@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from gpucorrelate.probes.wire.schema import Nature
+from gpucorrelate.probes.wire.schema import Nature
 
 
 @dataclass(frozen=True)
@@ -27,6 +25,29 @@ class Metric:
     unit: str
     nature: Nature
     meaning: str
+
+
+@dataclass(frozen=True)
+class Family:
+    """Makes metrics whose names begin alike.
+
+    Attributes:
+        prefix: What all of them begin with, the dot included.
+    """
+
+    prefix: str = ""
+
+    def level(self, name: str, unit: str, meaning: str) -> Metric:
+        """It goes up and down."""
+        return Metric(self.prefix + name, unit, Nature.LEVEL, meaning)
+
+    def total(self, name: str, unit: str, meaning: str) -> Metric:
+        """It only ever counts up."""
+        return Metric(self.prefix + name, unit, Nature.TOTAL, meaning)
+
+    def average(self, name: str, unit: str, meaning: str) -> Metric:
+        """It is the mean over some time before it was read."""
+        return Metric(self.prefix + name, unit, Nature.AVERAGE, meaning)
 
 
 @dataclass(frozen=True)

@@ -709,6 +709,9 @@ KINDS: tuple[Kind, ...] = (
 BY_ID: dict[int, Kind] = {kind.id: kind for kind in KINDS}
 BY_NAME: dict[str, Kind] = {kind.name: kind for kind in KINDS}
 
+#: Producer of the streams of programs that mark their own steps.
+MARKS = "marks"
+
 #: Ids spoken for by kinds of the design that are not written yet; never reuse them.
 RESERVED_IDS = {4: "oncpu_sample"}
 

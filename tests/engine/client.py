@@ -244,7 +244,7 @@ class Load(threading.Thread):
         super().__init__(name=f"load-{tag}")
         self.results: list[Result] = []
         self._url = url
-        self._streams = streams
+        self.streams = streams
         self._requests = iter(mixed_requests(limit, tag=tag))
         self._stop_asked = threading.Event()
 
@@ -254,7 +254,7 @@ class Load(threading.Thread):
 
     async def _run(self) -> None:
         async with _session() as http:
-            await asyncio.gather(*(self._stream(http) for _ in range(self._streams)))
+            await asyncio.gather(*(self._stream(http) for _ in range(self.streams)))
 
     async def _stream(self, http: aiohttp.ClientSession) -> None:
         for request in self._requests:

@@ -26,8 +26,9 @@ from gpucorrelate.daemon.config import DaemonConfig
 from gpucorrelate.daemon.health import Tally
 from gpucorrelate.daemon.recording import open_recording, scan_segment
 from gpucorrelate.daemon.saved import FILE, SavedSession, SavedStream, SavedTarget, load
+from gpucorrelate.daemon.segment_files import open_directory
 from gpucorrelate.daemon.session import Session
-from gpucorrelate.daemon.store import Segment, open_directory
+from gpucorrelate.daemon.store import Segment
 from gpucorrelate.daemon.values import to_map
 from gpucorrelate.probes.importers import events
 from gpucorrelate.probes.importers.kineto import read_kineto
@@ -192,6 +193,13 @@ def recording_seeds() -> Iterator[bytes]:
     other.add("cuda_api", 3, pid=CORE, tid=CORE, name="cudaLaunchKernel", correlation=1,
               start_ns=MS, end_ns=2 * MS)  # fmt: skip
     other.add("gpu_op", 3, pid=CORE, op=1, gpu_stream=7, name="k", correlation=1, start_ns=3 * MS,
+              end_ns=4 * MS)  # fmt: skip
+    yield _unframed(other)
+    # The same in a window of a live engine's, waited for.
+    other.wait(CORE, 2 * MS, 4 * MS).add("gpu_window", 3, window=1, end_ns=5 * MS, what=13)
+    other.add("cuda_api", 3, pid=CORE, tid=CORE, name="cudaStreamSynchronize", correlation=2,
+              start_ns=2 * MS, end_ns=4 * MS)  # fmt: skip
+    other.add("gpu_sync", 3, pid=CORE, sync=1, gpu_stream=7, correlation=2, start_ns=2 * MS,
               end_ns=4 * MS)  # fmt: skip
     yield _unframed(other)
 

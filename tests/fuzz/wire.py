@@ -24,9 +24,9 @@ from gpucorrelate.daemon.counting import Counts
 from gpucorrelate.daemon.health import Tally
 from gpucorrelate.daemon.loop import Loop
 from gpucorrelate.daemon.saved import DETACHED, SavedSession, save
+from gpucorrelate.daemon.segment_files import open_directory
 from gpucorrelate.daemon.sessions import Sessions
 from gpucorrelate.daemon.sockets import Peer
-from gpucorrelate.daemon.store import open_directory
 from gpucorrelate.daemon.streams import AgentStream
 from gpucorrelate.daemon.tracing import Tracing
 from gpucorrelate.probes.agents import control as agent_control
@@ -42,6 +42,7 @@ from gpucorrelate.probes.wire.frame import (
     columns_of,
     encode,
 )
+from gpucorrelate.probes.wire.gpu import GpuMode, GpuPlan, to_wire
 from gpucorrelate.probes.wire.schema import KINDS
 from tests.fuzz.target import Target
 
@@ -213,7 +214,9 @@ def control_seeds() -> Iterator[bytes]:
         {"op": "detach", "session": "20200101T000000-1", "pid": None},
         {"op": "detach", "pid": 7},
         {"op": "attach", "pid": 2, "for_s": 1.5, "hold": True},
+        {"op": "attach", "pid": 2, "hold": True, "gpu": to_wire(GpuPlan(GpuMode.NODES))},
         {"op": "start", "session": "one"},
+        {"op": "start", "session": "one", "gpu": to_wire(GpuPlan())},
         {"op": "stop"},
         values.to_map(values.DaemonStatus("1", sessions=(values.SessionInfo("a"),))),
         values.to_map(values.Progress("one", warnings=("a",))),

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 from gpucorrelate.correlator.capture import Capture
 from gpucorrelate.daemon.client import open_recording
 from gpucorrelate.probes.wire.schema import CapabilityState
-from tests.kernel.test_host_real import BUSY, child, group
+from tests.kernel.test_host_real import BUSY, IDLE, child, group, own_cpu
 from tests.unit.daemon_kit import Yard, wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from gpucorrelate.daemon.values import SourceInfo
 
 S = 1_000_000_000
 _QUOTA = "cpu.cfs_quota_us"
@@ -113,3 +115,45 @@ def test_processes_that_end_are_nothing_that_is_missing(yard: Yard) -> None:
         if "/" in name and state != CapabilityState.ON and ("PID" in name or "thread" in name)
     ]
     assert of_processes == []
+
+
+def test_a_stall_of_a_cgroup_is_on_record_with_its_time_and_quickens_all(yard: Yard) -> None:
+    """Far shorter than the time between two looks."""
+    daemon = yard.daemon(poll_ms=4000).start()
+    with group("", "above/pressed") as pressed, child(IDLE, pressed) as idle:
+        session = daemon.client.attach(idle.pid).session.session
+
+        def source() -> SourceInfo | None:
+            found = daemon.client.status().sources
+            return next((one for one in found if one.source == "triggers"), None)
+
+        wait_for(lambda: (one := source()) is not None and one.state == "on", "it is watched")
+        assert not any(f"/{pressed.name}" in text for text in source().missing)  # type: ignore[union-attr]
+        began_ns, cpu = time.monotonic_ns(), own_cpu()
+        with child(BUSY, pressed, cpu=cpu), child(BUSY, pressed, cpu=cpu):
+            time.sleep(1.5)
+        ended_ns = time.monotonic_ns()
+
+        def stalls() -> list[tuple[int, int, str]]:
+            found = Capture.from_batches(daemon.client.open_session(session))
+            rows = found.table("change")
+            names = texts(found, "change", "subject", "what", "before", "after")
+            times = zip(rows["since_ns"].tolist(), rows["t_ns"].tolist(), strict=True)
+            return [
+                (since_ns, t_ns, subject)
+                for (subject, what, before, after), (since_ns, t_ns) in zip(
+                    names, times, strict=True
+                )
+                if what == "cpu pressure" and not before and after and subject != "host"
+            ]
+
+        wait_for(lambda: len(stalls()) >= 2, "it is recorded, of the cgroup and the one above")
+        told = stalls()
+        assert {subject for *_, subject in told} == {
+            f"cgroup:/{pressed.parent.name}", f"cgroup:/{pressed.parent.name}/{pressed.name}"
+        }  # fmt: skip
+        assert all(since_ns < ended_ns and began_ns < t_ns for since_ns, t_ns, _ in told)
+        pace = {one.source: one.every_ms for one in daemon.client.status().sources}
+        assert daemon.client.status().polling.hurried == 1
+        assert pace["memory"] == 1000, "four times as often"
+        wait_for(lambda: daemon.client.status().polling.hurried == 0, "for a while")

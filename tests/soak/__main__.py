@@ -28,11 +28,11 @@ from tests.soak.soak import Soak
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_CONFIG = """\
+_CONFIG = f"""\
 # So small that the oldest recordings are deleted within a minute or two: that must be flat too.
 segment_bytes = "4 MiB"
-session_max_bytes = "32 MiB"
-total_max_bytes = "32 MiB"
+session_max_bytes = {samples.DISK_BYTES}
+total_max_bytes = {samples.DISK_BYTES}
 """
 _MINUTES, _STREAMS = 20.0, 4
 #: More requests than any run of a day can serve.

@@ -51,8 +51,18 @@ class Account:
     wrong: tuple[str, ...] = ()
 
 
+#: What a ledger says of requests that were in flight before the session and after it: of these
+#: nothing but steps can be known.
+_UNNAMED = "requests in steps that no anchor names"
+
+
 def of_session(
-    capture: Capture, whole: Sequence[Result], info: SessionInfo, progress: Progress
+    capture: Capture,
+    whole: Sequence[Result],
+    info: SessionInfo,
+    progress: Progress,
+    *,
+    across: int = 0,
 ) -> Account:
     """The account of a session that has ended.
 
@@ -61,6 +71,7 @@ def of_session(
         whole: Requests that were sent and ended while it was recorded, as the client saw them.
         info: What the daemon says of the session.
         progress: What the daemon had counted right before its end, while rows passed through.
+        across: Requests that were in flight all the time.
     """
     run = Run.of(capture)
     lost = losses(capture)
@@ -74,7 +85,7 @@ def of_session(
     wrong += [
         f"{line.count} {line.name}"
         for line in run.ledger.lines
-        if line.bad and line.count and not lost and not line.name.startswith("lost at")
+        if line.bad and not lost and not (line.name == _UNNAMED and line.count <= across)
     ]
     return Account(
         session=info.session,

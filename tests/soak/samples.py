@@ -101,6 +101,8 @@ class Rule:
         share: It may grow by so much of its level in the second half.
         floor: It may grow by so much whatever its level: less is no growth, or cannot be told.
         unit: What it is divided by in the table; 1 for a count.
+        limit: It may never be more; for what comes and goes in big pieces, so that a slope over
+            a few minutes says nothing. None: it has none, and its slope is judged.
     """
 
     field: str
@@ -108,10 +110,14 @@ class Rule:
     share: float
     floor: float
     unit: int = 1
+    limit: float | None = None
 
+
+#: All recordings, by the daemon's settings; whole ones are deleted, and only every other second.
+DISK_BYTES = 32 * _MIB
+_DISK_SLACK_BYTES = 8 * _MIB
 
 #: A twentieth of the memory, for allocators never give back all; of what can be counted not one.
-#: A recording more or less is a matter of when the oldest was deleted.
 RULES = (
     Rule("rss_bytes", "memory, MiB", 0.05, 4 * _MIB, _MIB),
     Rule("descriptors", "open files", 0.0, 0.9),
@@ -119,7 +125,7 @@ RULES = (
     Rule("programs", "BPF programs", 0.0, 0.9),
     Rule("maps", "BPF maps", 0.0, 0.9),
     Rule("bpf_bytes", "BPF memory, MiB", 0.02, _MIB / 4, _MIB),
-    Rule("disk_bytes", "recordings, MiB", 0.10, 2 * _MIB, _MIB),
+    Rule("disk_bytes", "recordings, MiB", 0.0, 0.0, _MIB, DISK_BYTES + _DISK_SLACK_BYTES),
     Rule("engine_rss_bytes", "engine's memory, MiB", 0.02, 8 * _MIB, _MIB),
     Rule("engine_descriptors", "engine's open files", 0.0, 0.9),
     Rule("engine_threads", "engine's threads", 0.0, 0.9),
@@ -146,12 +152,16 @@ class Trend:
 
     @property
     def allowed(self) -> float:
-        """What it may grow by."""
+        """What it may grow by; where it has a limit, that less its level."""
+        if self.rule.limit is not None:
+            return self.rule.limit - self.level
         return max(self.rule.share * self.level, self.rule.floor)
 
     @property
     def flat(self) -> bool:
-        """Whether it did not grow."""
+        """Whether it did not grow, or stayed below its limit."""
+        if self.rule.limit is not None:
+            return self.most <= self.rule.limit
         return self.growth <= self.allowed
 
 

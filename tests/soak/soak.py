@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import psutil
 
 from gpucorrelate.probes.wire.errors import GpucorrelateError
+from tests.engine.client import REQUEST_TIMEOUT_S
+from tests.engine.processes import wait_until
 from tests.engine.traced import capture_of
 from tests.soak import accounts, samples
 from tests.soak.cost import Cost
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 HOLD_S = (12.0, 4.0, 12.0, 1.0)
 _GAP_S = 1.0
 _EVERY_S = 60.0
+#: So many requests of each stream end before the longest does that was in flight: their outputs
+#: differ by a factor of six.
+_LATER = 8
 #: API server, engine core, worker.
 _AGENTS = 3
 
@@ -95,11 +100,22 @@ class Soak:
         self.cost.idle_cpu_s += daemon_s
         self.idle.append(self._sample(engine))
         whole = _whole(self.load.results, from_ns, to_ns)
+        self._wait_for_flights(to_ns)
+        across = sum(r.start_ns < from_ns and r.end_ns > to_ns for r in list(self.load.results))
         capture = capture_of(client, session, whole)
-        account = accounts.of_session(capture, whole, info, progress)
+        account = accounts.of_session(capture, whole, info, progress, across=across)
         self.accounts.append(account)
         for line in account.wrong:
             self.say(f"WRONG in {session}: {line}")
+
+    def _wait_for_flights(self, moment_ns: int) -> None:
+        """Return when all requests that were in flight at a moment have surely ended."""
+        most = _LATER * self.load.streams
+
+        def ended() -> bool:
+            return sum(r.end_ns > moment_ns for r in list(self.load.results)) >= most
+
+        wait_until(ended, timeout_s=REQUEST_TIMEOUT_S, what="requests end")
 
     def _sample(self, engine: Iterable[int]) -> Sample:
         return samples.take(self.daemon.pid, self.daemon.state_dir, engine)

@@ -32,10 +32,10 @@ DAY_S = 86_400
 
 
 @needs_root
-def test_a_disk_that_hangs_costs_what_the_agents_cannot_keep_and_they_say_so(
+def test_while_a_disk_hangs_agents_are_heard_and_nothing_is_lost_that_has_room(
     yard: Yard, engine_of: Callable[[DaemonProcess], Engine]
 ) -> None:
-    """As one that is slow beyond measure: the daemon stands in a write, the engine runs on."""
+    """As one that is slow beyond measure: neither the engine waits for it nor the daemon."""
     state = yard.folder / "s"
     state.mkdir()
     with disk(state) as device:
@@ -45,16 +45,22 @@ def test_a_disk_that_hangs_costs_what_the_agents_cannot_keep_and_they_say_so(
         engine.put(2000)
         all_told(daemon, session, engine)
         device.freeze()
-        begun = time.monotonic()
-        told = engine.put(150_000)
-        while time.monotonic() - begun < 2:
-            told = engine.put(2000)
+        rows = daemon.client.status().ingest.rows
+        told = engine.put(20_000)
+        wait_for(lambda: daemon.client.status().ingest.rows >= rows + 20_000, "they are taken")
         device.thaw()
-        assert told["dropped"] > 0
-        found = all_told(daemon, session, engine)
-        assert found.lost("agent.queue") == engine.put()["dropped"]
+        engine.settle()
+
+        def kept() -> int:
+            found = daemon.recorded(session)
+            return len(numbers(found)) + found.lost("daemon.shed")
+
+        # Where it hung for long, less was to be written for some seconds.
+        wait_for(lambda: kept() >= told["put"], "all is recorded, or told as left out")
+        found = daemon.recorded(session)
+        assert kept() == told["put"]
+        assert told["dropped"] == found.lost("agent.queue") == 0
         assert found.lost("store.disk") == 0, "what reached the daemon is written"
-        assert daemon.client.status().pauses, "and the daemon names its pause"
         assert daemon.end() == 0
 
 

@@ -19,6 +19,7 @@ from gpucorrelate.daemon.client import Client, open_recording
 from gpucorrelate.daemon.columns import rows_of
 from gpucorrelate.probes.wire.errors import GpucorrelateError
 from gpucorrelate.probes.wire.frame import Batch, Damage, StreamReader
+from gpucorrelate.probes.wire.gpu import GpuPlan, to_wire
 from gpucorrelate.probes.wire.schema import BY_ID
 
 if TYPE_CHECKING:
@@ -131,6 +132,11 @@ class DaemonProcess:
     def recorded(self, session: str = "") -> Recorded:
         """What the session holds so far, as the client gets it."""
         return Recorded(self.client.open_session(session))
+
+
+def start_of(session: str, gpu: GpuPlan | None = None) -> dict[str, object]:
+    """What an agent hears when its process is attached."""
+    return {"op": "start", "session": session, "gpu": to_wire(gpu or GpuPlan())}
 
 
 class PeerProcess:

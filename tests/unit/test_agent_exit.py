@@ -14,8 +14,8 @@ import pytest
 
 from gpucorrelate.probes.agents.agent import Agent
 from gpucorrelate.probes.agents.control import Start
+from gpucorrelate.probes.agents.current import flush_at_exit
 from gpucorrelate.probes.agents.transport import Pace
-from gpucorrelate.probes.agents.vllm.plugin import flush_at_exit
 from tests.unit.agent_peer import Listener, wait_until
 
 if TYPE_CHECKING:

@@ -78,7 +78,7 @@ class Fed(Shim):
         self.fill(at, data)
         self.library.gcu_test_drain()
 
-    def rows(self, name: str) -> list[dict[str, int | str]]:
+    def decoded(self, name: str) -> list[dict[str, int | str]]:
         """What waits of a kind, decoded as a reader would."""
         source = ShimRows(self, name)
         count, columns = source.columns(source.take(), self.strings)
@@ -130,7 +130,7 @@ def test_every_field_of_every_record_is_read_in_every_version(library: Path, ver
             .data
         )
         pid = os.getpid()
-        kernel, copy, fill, graph = shim.rows("gpu_op")
+        kernel, copy, fill, graph = shim.decoded("gpu_op")
         assert kernel == {
             "pid": pid, "device": 3, "context": 5, "gpu_stream": 13, "op": 1, "name": "gemm",
             "correlation": 11, "graph": 2, "graph_node": 8, "start_ns": 100, "end_ns": 200,
@@ -151,14 +151,14 @@ def test_every_field_of_every_record_is_read_in_every_version(library: Path, ver
         )
         assert (graph["name"], graph["graph"], graph["correlation"]) == ("CUDA graph", 6, 14)
         assert (graph["start_ns"], graph["end_ns"]) == (250, 300)
-        runtime, driver, other = shim.rows("cuda_api")
+        runtime, driver, other = shim.decoded("cuda_api")
         assert runtime == {
             "pid": pid, "tid": 78, "name": "cudaLaunchKernel", "api": 1, "correlation": 11,
             "start_ns": 90, "end_ns": 95,
         }  # fmt: skip
         assert (driver["name"], driver["api"]) == ("cuLaunchKernel", 2)
         assert other["name"] == "runtime call 9999"
-        (sync,) = shim.rows("gpu_sync")
+        (sync,) = shim.decoded("gpu_sync")
         assert sync == {
             "pid": pid, "device": 3, "context": 5, "sync": 3, "gpu_stream": 13, "event": NONE,
             "correlation": 16, "start_ns": 310, "end_ns": 320, "record": 0, "record_stream": NONE,
@@ -201,13 +201,13 @@ def test_what_is_unknown_in_a_buffer_is_counted_and_what_lies_before_is_kept(shi
         after = shim.counts()
         assert after.records - before.records == 1
         assert after.unread_bytes - before.unread_bytes == len(tail)
-        assert [row["end_ns"] for row in shim.rows("gpu_op")] == [2]
+        assert [row["end_ns"] for row in shim.decoded("gpu_op")] == [2]
 
 
 def test_a_time_of_zero_stays_none_and_others_are_moved_to_our_clock(shim: Fed) -> None:
     shim.library.gcu_test_clock(ctypes.c_int64(-1000))
     shim.feed(Buffer().kernel(shim.name(b"k"), 0, 5000).kernel(shim.name(b"k"), 4000, 0).data)
-    assert [(r["start_ns"], r["end_ns"]) for r in shim.rows("gpu_op")] == [(0, 4000), (3000, 0)]
+    assert [(r["start_ns"], r["end_ns"]) for r in shim.decoded("gpu_op")] == [(0, 4000), (3000, 0)]
     shim.library.gcu_test_clock(ctypes.c_int64(0))
 
 
@@ -219,7 +219,7 @@ def test_a_name_is_read_again_when_its_memory_holds_another(shim: Fed) -> None:
     shim.feed(Buffer().kernel(at, 3, 4).kernel(0, 5, 6).data)
     long = shim.name("é".encode() * 800)
     shim.feed(Buffer().kernel(long, 7, 8).data)
-    first, second, none, cut = [str(row["name"]) for row in shim.rows("gpu_op")]
+    first, second, none, cut = [str(row["name"]) for row in shim.decoded("gpu_op")]
     assert (first, second, none) == ("first_kernel", "second", "")
     assert cut == "é" * 500
 
@@ -233,7 +233,7 @@ def test_more_names_than_there_is_room_for_are_counted(shim: Fed) -> None:
         for n in range(at, at + 200):
             buffer.kernel(names[n], n + 1, n + 2)
         shim.feed(buffer.data)
-        told += shim.rows("gpu_op")
+        told += shim.decoded("gpu_op")
     assert len(told) == total
     named = [row for row in told if row["name"]]
     assert all(row["name"] == f"kernel_{int(row['start_ns']) - 1}" for row in named)
@@ -282,11 +282,11 @@ def test_what_the_sender_does_not_take_is_refused_and_counted(shim: Fed) -> None
     counts = shim.counts()
     assert counts.rows[1] == counts.waiting[1] == SMALL.chunks * 2048
     assert counts.rows[1] + counts.lost_rows == sent == counts.records
-    rows = shim.rows("gpu_op")
+    rows = shim.decoded("gpu_op")
     assert [row["start_ns"] for row in rows] == list(range(1, SMALL.chunks * 2048 + 1))
     assert shim.counts().waiting == (0, 0, 0, 0)
     shim.feed(Buffer().kernel(name, 5, 6).data)
-    assert len(shim.rows("gpu_op")) == 1
+    assert len(shim.decoded("gpu_op")) == 1
 
 
 def test_a_forked_child_begins_anew_and_the_parent_goes_on(shim: Fed, library: Path) -> None:
@@ -300,13 +300,13 @@ def test_a_forked_child_begins_anew_and_the_parent_goes_on(shim: Fed, library: P
         shim.library.gcu_test_filled(ctypes.c_void_p(lent), ctypes.c_size_t(248))
         shim.open(None, SMALL)
         shim.feed(Buffer().kernel(name, 3, 4).data)
-        ok = ok and [row["start_ns"] for row in shim.rows("gpu_op")] == [3] and shim.close()
+        ok = ok and [row["start_ns"] for row in shim.decoded("gpu_op")] == [3] and shim.close()
         os._exit(0 if ok else 1)
     assert os.waitpid(child, 0)[1] == 0
     assert lent is not None
     shim.fill(lent, Buffer().kernel(name, 5, 6).data)
     shim.library.gcu_test_drain()
-    assert [row["start_ns"] for row in shim.rows("gpu_op")] == [1, 5]
+    assert [row["start_ns"] for row in shim.decoded("gpu_op")] == [1, 5]
 
 
 def test_without_cupti_in_the_process_it_says_so() -> None:
@@ -388,7 +388,7 @@ data = Buffer().kernel(name, 1, 2).data
 def cycle():
     shim.open(None, SMALL)
     shim.feed(data)
-    assert len(shim.rows("gpu_op")) == 1
+    assert len(shim.decoded("gpu_op")) == 1
     assert shim.close()
 def kept():
     text = Path("/proc/self/smaps_rollup").read_text()

@@ -185,7 +185,8 @@ def test_gpus_and_drivers_that_come_later_are_found_and_lost_ones_looked_for() -
         found = look.look([], now_ns)
         assert not found.standing.works
         assert found.standing.missing == (Missing("nvml", "host", "no driver"),)
-    assert 5 < len(opened) < 12, "more and more seldom"
+        assert now_ns + found.rest_ns == opened[-1] + 60 * S, "no look is needed till then"
+    assert opened == [0, 60 * S, 120 * S, 180 * S]
     there = True
     look.again()
     now_ns = 200 * S

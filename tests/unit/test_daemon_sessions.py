@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import os
@@ -16,8 +17,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpucorrelate.probes.wire.errors import ControlError, DaemonUnreachableError
+from gpucorrelate.probes.wire.gpu import GpuMode, GpuPlan
 from gpucorrelate.probes.wire.schema import SessionEvent
-from tests.unit.daemon_kit import Recorded, Yard, recorded_at, wait_for
+from tests.unit.daemon_kit import Recorded, Yard, recorded_at, start_of, wait_for
 
 if TYPE_CHECKING:
     from tests.unit.daemon_kit import DaemonProcess, PeerProcess
@@ -27,7 +29,7 @@ def attached(yard: Yard, daemon: DaemonProcess, role: str = "core") -> tuple[Pee
     peer = yard.peer(daemon)
     assert peer.join(role) == {"op": "stop"}
     session = daemon.client.attach(peer.pid).session.session
-    assert peer.do("hear") == {"op": "start", "session": session}
+    assert peer.do("hear") == start_of(session)
     return peer, session
 
 
@@ -217,7 +219,7 @@ def test_sigterm_closes_the_recording_and_a_restart_takes_it_up(yard: Yard) -> N
     assert peer.do("hear") == {}
 
     daemon.start()
-    assert peer.join() == {"op": "start", "session": session}
+    assert peer.join() == start_of(session)
     peer.do("steps", 6, 5)
     wait_for(lambda: daemon.client.progress(session).steps == 10, "its steps count on")
     found = daemon.recorded(session)
@@ -229,6 +231,24 @@ def test_sigterm_closes_the_recording_and_a_restart_takes_it_up(yard: Yard) -> N
     assert set(found.values("request", "request") + found.values("step_rows", "request")) == {
         "request-1"
     }
+
+
+def test_what_is_recorded_of_the_gpu_is_the_sessions_own_and_outlives_a_restart(
+    yard: Yard,
+) -> None:
+    daemon = yard.daemon().start()
+    peer, plan = yard.peer(daemon), GpuPlan(GpuMode.NODES, 500, 5_000, 7, 20_000)
+    assert peer.join("worker") == {"op": "stop"}
+    session = daemon.client.attach(peer.pid, gpu=plan).session.session
+    assert peer.do("hear") == start_of(session, plan)
+    assert daemon.client.attach(peer.pid, gpu=GpuPlan(GpuMode.OFF)).already, "nothing is changed"
+    assert daemon.end(signal.SIGTERM) == 0
+    daemon.start()
+    assert peer.do("hear") == {"op": "stop"}
+    assert peer.do("hear") == {}
+    assert peer.join("worker") == start_of(session, plan)
+    with pytest.raises(ControlError, match="budget_ppm = -1: must be a whole number"):
+        daemon.client.attach(peer.pid, gpu=dataclasses.replace(plan, budget_ppm=-1))
 
 
 def test_a_killed_daemon_comes_back_to_what_it_had_written(yard: Yard) -> None:
@@ -253,7 +273,7 @@ def test_a_killed_daemon_comes_back_to_what_it_had_written(yard: Yard) -> None:
     daemon.start()
     assert last.read_bytes() == whole, "what was whole is untouched"
     assert last.with_name(last.name + ".cut").read_bytes() == cut, "the rest is kept aside"
-    assert peer.join() == {"op": "start", "session": session}
+    assert peer.join() == start_of(session)
     peer.do("steps", 104, 10)
     wait_for(lambda: daemon.client.progress(session).steps == 110, "it goes on")
     found = daemon.recorded(session)

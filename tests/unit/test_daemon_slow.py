@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     import pytest
 
+S = 1_000_000_000
 METRIC = Metric("m", "", Nature.LEVEL, "what m is")
 
 
@@ -241,3 +242,56 @@ def test_the_cost_of_looks_is_known() -> None:
         brought(looks, "busy", 4)
         cost = {task.name: task.cost_ns for task in looks.tasks("s")}
     assert cost["busy"] > 3 * cost["idle"]
+
+
+def test_the_thread_sleeps_while_nothing_is_due_and_wakes_for_who_is_new() -> None:
+    made: list[int] = []
+
+    def look() -> Found:
+        made.append(1)
+        return Found(rest_ns=600 * S)
+
+    idle = Task("absent", S // 200, Played(look))
+    busy = Task("there", S // 50, Played(Sample))
+    looks = SlowLooks(lambda: [idle, busy], list)
+    turns = count_turns(looks)
+    with running(looks, {"s": Wanted(1, ())}):
+        brought(looks, "there", 20)
+        assert len(made) == 1, "it said that there is nothing to look at"
+        assert idle.pace_ns == 600 * S
+        assert len(turns) <= busy.looks + idle.looks + 3, "no turn for nothing"
+        busy.look = Played(lambda: Found(rest_ns=600 * S))
+        wait_for(lambda: busy.rest_ns, "that rests, too")
+        before = len(turns)
+        looks.want({"s": Wanted(1, (1, 2, 3))})
+        looks.want({"s": Wanted(2, ()), "t": Wanted(1, ())})
+        brought(looks, "absent", 1, "t")
+    assert len(turns) - before <= 2
+    assert looks.spent_ns > looks.beside_ns > 0
+
+
+def count_turns(looks: SlowLooks) -> list[float]:
+    """How long the thread meant to sleep, of each turn that it made."""
+    found: list[float] = []
+    real = looks._wait_s
+
+    def noted() -> float:
+        found.append(real())
+        return found[-1]
+
+    looks._wait_s = noted  # type: ignore[method-assign]
+    return found
+
+
+def test_a_gpu_that_comes_is_looked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_change: list[Callable[[], None]] = []
+
+    class Bus:
+        def __init__(self, told: Callable[[], None]) -> None:
+            on_change.append(told)
+
+    monkeypatch.setattr(slow, "Devices", Bus)
+    _, asked = slow.shared_tasks()
+    asked.due_ns = asked.rest_ns = 60 * S
+    on_change[0]()
+    assert asked.due_ns == 0

@@ -464,7 +464,7 @@ def test_looks_that_block_take_their_part_of_the_share(monkeypatch: pytest.Monke
     monkeypatch.setattr(watching._slow, "_shared", (task,))
     monkeypatch.setattr(watching._slow, "want", lambda _wanted: None)
     for t_ms in range(0, 100_000, 10):
-        task.spent_ns = t_ms * MS // 200
+        watching._slow.spent_ns = t_ms * MS // 200
         watching.tick([session], t_ms * MS)
     assert task.every_ns == 200 * MS
     assert 45 < looks["dear"] < 60

@@ -39,8 +39,8 @@ CALLS = (
 )  # fmt: skip
 #: Kinds that a profile holds, and one of a recording with waits.
 KINDS = (
-    "cuda_api", "cuda_api", "gpu_op", "gpu_op", "gpu_sync", "worker_step", "span", "stream",
-    "session", "wait",
+    "cuda_api", "cuda_api", "gpu_op", "gpu_op", "gpu_sync", "gpu_window", "worker_step", "span",
+    "stream", "session", "wait",
 )  # fmt: skip
 #: Columns whose values should often agree between rows.
 COMMON: dict[str, tuple[int, ...]] = {

@@ -30,6 +30,7 @@ LIMITS = CONFIG.limits
         ("all recordings", f"{CONFIG.total_max_bytes // GIB} GiB"),
         ("a segment's age", f"{CONFIG.max_age_s // 86_400} days"),
         ("sessions at one time", f"{LIMITS.sessions}; {LIMITS.sessions_per_uid} of a user"),
+        ("sessions that are over", f"{LIMITS.finished_sessions}"),
         ("processes in one session", f"{LIMITS.processes:,}"),
         ("threads of a process that are named", f"{LIMITS.threads:,}"),
         ("kernel's ring, for each CPU", f"{CONFIG.ring_bytes // MIB} MiB"),

@@ -193,3 +193,17 @@ def test_facts_of_a_made_up_root(tmp_path: Path) -> None:
     assert found.btf and found.symbols == {"sched_switch"}
     assert (found.release, found.perf_event_paranoid) == ("6.1.0-test", -1)
     assert (found.capabilities, found.lockdown, found.initial_pid_ns) == (1, "none", False)
+
+
+def test_a_source_has_all_its_reasons_and_each_once() -> None:
+    first = support.Missing("ebpf.faults", "no file", "")
+    second = support.Missing("ebpf.faults", "refused", "sysctl")
+    other = support.Missing("ebpf.pidns", "inside", "")
+    assert support.reasons((first, second, other, second, first)) == {
+        "ebpf.faults": "no file; refused; sysctl", "ebpf.pidns": "inside"
+    }  # fmt: skip
+    facts = dataclasses.replace(
+        without("mm_filemap_fault"), perf_event_paranoid=3, capabilities=CAP_BPF | CAP_PERFMON
+    )
+    told = support.reasons(decide(facts).missing)["ebpf.faults"]
+    assert "mm_filemap_fault" in told and "perf_event_paranoid=3" in told

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from tests.fuzz.target import FOUND
 from tests.fuzz.targets import TARGETS
 
+_MIB = 1 << 20
 INPUTS = [(name, path) for name, target in TARGETS.items() for path in target.found()]
 
 
@@ -25,6 +28,21 @@ def test_well_formed_inputs_pass_and_so_do_their_beginnings(name):
 @pytest.mark.parametrize(("name", "path"), INPUTS, ids=[path.name for _, path in INPUTS])
 def test_what_was_once_found_is_no_more(name, path):
     TARGETS[name].run(path.read_bytes())
+
+
+def test_a_recording_takes_memory_by_its_size_whatever_it_says():
+    """Among them is one at which the fuzzer's own memory ran out."""
+    target = TARGETS["recording"]
+    inputs = [*target.seeds(), *(path.read_bytes() for path in target.found())]
+    for data in inputs:
+        target.run(data)  # what is imported and compiled is not its memory
+        tracemalloc.start()
+        try:
+            target.run(data)
+            _, most_bytes = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert most_bytes < _MIB + 1000 * len(data)
 
 
 def test_every_input_that_was_found_belongs_to_a_target():

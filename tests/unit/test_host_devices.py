@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucorrelate.probes.host import devices
+from gpucorrelate.probes.host.device_events import DeviceMonitor
 from gpucorrelate.probes.host.devices import (
     LINK_SPEED,
     LINK_WIDTH,
@@ -22,6 +23,7 @@ from gpucorrelate.probes.host.devices import (
     Link,
     Wanted,
 )
+from gpucorrelate.probes.host.reading import Missing
 from tests.unit.daemon_kit import ROOT
 
 #: Written by scripts/capture_two_nodes.py; its displays are of QEMU's maker.
@@ -299,3 +301,21 @@ def test_a_mocked_device_is_found_where_real_ones_are(tmp_path: Path) -> None:
         5,
         "nvidia",
     ]
+
+
+@pytest.mark.parametrize(
+    ("lacking", "reason"),
+    [
+        ("pyudev", "pyudev is not installed"),
+        ("libudev", "pyudev cannot be used: No library named udev"),
+    ],
+)
+def test_without_pyudev_or_its_library_the_leg_is_named(
+    monkeypatch: pytest.MonkeyPatch, lacking: str, reason: str
+) -> None:
+    if lacking == "pyudev":
+        monkeypatch.setitem(sys.modules, "pyudev", None)
+    else:
+        pytest.importorskip("pyudev")
+        monkeypatch.setattr("pyudev._ctypeslib.utils.find_library", lambda _name: None)
+    assert DeviceMonitor.open() == Missing("device.events", "host", reason)

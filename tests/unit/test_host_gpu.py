@@ -14,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +27,6 @@ from gpucorrelate.probes.host.gpu import (
     Gpu,
     Pace,
     open_source,
-    parse_meminfo,
     shares_memory,
     sysfs_address,
     unified_memory,
@@ -403,7 +403,6 @@ def test_any_output_is_no_crash(text: str) -> None:
     smi.refused_field(text)
     smi.parse_value(text)
     sysfs_address(text)
-    parse_meminfo(text)
 
 
 def test_processes_of_several_gpus() -> None:
@@ -492,9 +491,12 @@ def test_which_gpus_share_the_machines_memory(name: str, shared: bool) -> None:
     assert shares_memory(Gpu(0, "GPU-x", "", name)) == shared
 
 
-def test_this_machines_memory() -> None:
-    found = dict(parse_meminfo(Path("/proc/meminfo").read_text()))
-    assert 0 < found["MemAvailable"] < found["MemTotal"]
+def test_this_machines_memory_is_that_of_a_gpu_that_shares_it() -> None:
+    gpu = Gpu(0, "GPU-x", "", "NVIDIA GB10")
+    silent = Sample((), (Missing(metrics.MEMORY_USED.name, gpu.subject, NOT_SUPPORTED),))
+    found = {one.metric: one.value for one in unified_memory([gpu], silent).readings}
+    assert 0 < found[metrics.UNIFIED_AVAILABLE] < found[metrics.UNIFIED_TOTAL]
+    assert found[metrics.UNIFIED_TOTAL] == psutil.virtual_memory().total
 
 
 def python(code: str, timeout_s: float = 30.0, limit_bytes: int = 1 << 20) -> Finished:

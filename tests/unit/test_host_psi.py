@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpucorrelate.probes.host import psi
+from gpucorrelate.probes.host.psi_triggers import PressureTriggers
+from gpucorrelate.probes.host.reading import Round
 from gpucorrelate.probes.wire.schema import Nature
 
 if TYPE_CHECKING:
@@ -159,3 +161,53 @@ def test_links_and_pipes_are_not_followed(tmp_path: Path) -> None:
     found = {m.what: m.reason for m in psi.PsiPoller(tmp_path / "a").poll().missing}
     assert found["/proc/pressure/cpu"] == "a link, which is not followed"
     assert found["/proc/pressure/io"] == "not a plain file"
+
+
+def test_triggers_are_asked_of_the_kernel_and_of_no_other_file(tmp_path: Path) -> None:
+    root = tree(tmp_path, cpu=NEW_CPU, memory=MEMORY)
+    (root / "proc/pressure/io").symlink_to(root / "proc/pressure/cpu")
+    triggers = PressureTriggers(root)
+    assert triggers.poll((1,)) == Round()
+    standing = triggers.standing()
+    assert not standing.works
+    assert {one.what: one.reason for one in standing.missing} == {
+        "trigger on cpu": "the kernel takes no window of it",
+        "trigger on memory": "the kernel takes no window of it",
+        "trigger on io": "a link, which is not followed",
+    }
+    triggers.close()
+    assert (root / "proc/pressure/cpu").read_text() == NEW_CPU, "nothing was written to it"
+
+
+def test_without_pressure_there_are_no_triggers_until_it_is_there(tmp_path: Path) -> None:
+    triggers = PressureTriggers(tmp_path)
+    triggers.poll(())
+    (missing,) = triggers.standing().missing
+    assert (missing.what, missing.subject, missing.reason) == ("triggers", "host", "no such file")
+
+
+def test_only_so_many_cgroups_are_watched(tmp_path: Path) -> None:
+    """Those above a process count, too; the root does not: its pressure is the machine's."""
+    root = tree(tmp_path)
+    (root / "proc/7").mkdir()
+    (root / "proc/self").symlink_to("7")
+    (root / "proc/7/mountinfo").write_text(
+        "31 23 0:28 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
+    )
+    path = root / "sys/fs/cgroup"
+    for name in range(20):
+        path /= str(name)
+        path.mkdir(parents=True)
+        (path / "cgroup.type").write_text("domain\n")
+    (root / "proc/7/cgroup").write_text(f"0::/{path.relative_to(root / 'sys/fs/cgroup')}\n")
+    triggers = PressureTriggers(root)
+    triggers.poll((7,))
+    missing = triggers.standing().missing
+    named = {one.subject for one in missing if one.what == "trigger on cpu"}
+    assert len(named) == 1 + 16
+    assert "host" in named and "cgroup:/" not in named
+    assert [one.reason for one in missing if one.what == "triggers of cgroups"] == [
+        "4 more than the 16 whose pressure the kernel is asked to watch"
+    ]
+    triggers.poll(())
+    assert {one.subject for one in triggers.standing().missing} == {"host"}

@@ -23,7 +23,7 @@ from gpucorrelate.daemon.ingest import Ingest
 from gpucorrelate.daemon.loop import Loop
 from gpucorrelate.probes.wire.frame import MAGIC, Batch, encode
 from gpucorrelate.probes.wire.schema import BY_NAME
-from tests.unit.daemon_kit import ROOT, Yard, wait_for
+from tests.unit.daemon_kit import ROOT, Yard, start_of, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +50,7 @@ def engine(yard: Yard, daemon: DaemonProcess) -> Iterator[tuple[PeerProcess, str
     peer = yard.peer(daemon)
     peer.join()
     session = daemon.client.attach(peer.pid).session.session
-    assert peer.do("hear") == {"op": "start", "session": session}
+    assert peer.do("hear") == start_of(session)
     yield peer, session
     peer.kill()
     wait_for(lambda: daemon.client.progress(session).state == "detached", "the session ends")
@@ -100,7 +100,7 @@ def test_a_frame_cut_off_by_a_lost_connection_comes_again_whole(
     peer.do("steps", 1, 2)
     frame = peer.do("half", "step_end", [[77, 1, 1, 0, "broken"]])
     peer.do("close")
-    assert peer.join() == {"op": "start", "session": session}
+    assert peer.join() == start_of(session)
     peer.do("raw", frame)
     peer.do("steps", 3, 2)
     wait_for(lambda: daemon.client.progress(session).steps == 4, "it goes on")
@@ -353,7 +353,7 @@ def test_another_program_in_the_same_process_is_another_stream(
     sock = stranger(daemon)  # keeps the daemon busy with somebody else meanwhile
     peer.do("close")
     peer.do("again")
-    assert peer.join("core") == {"op": "start", "session": session}
+    assert peer.join("core") == start_of(session)
     peer.do("steps", 1, 3)
     wait_for(lambda: daemon.client.progress(session).steps == 8, "the new ones arrive")
     found = daemon.recorded(session)
@@ -488,7 +488,7 @@ def test_processes_in_no_session_cannot_fill_the_memory() -> None:
         peer = own.peer(daemon)
         assert peer.join() == {"op": "stop"}
         session = daemon.client.attach(peer.pid).session.session
-        assert peer.do("hear") == {"op": "start", "session": session}
+        assert peer.do("hear") == start_of(session)
         works(daemon, (peer, session), 1)
         flood.stdin.close()
         wait_for(lambda: daemon.client.status().ingest.clients == 1, "they are let go")
@@ -506,7 +506,7 @@ def test_a_process_with_many_strings_is_heard_once_it_is_in_a_session(
     peer.join()
     assert peer.do("strings", 3000, 200) < 6, "beyond its share it is not read"
     session = daemon.client.attach(peer.pid).session.session
-    assert peer.do("hear") == {"op": "start", "session": session}
+    assert peer.do("hear") == start_of(session)
     peer.kill()
     wait_for(lambda: daemon.client.progress(session).state == "detached", "it ends")
 

@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpucorrelate.daemon.config import Limits
+from gpucorrelate.daemon.archive import Archive
+from gpucorrelate.daemon.config import DaemonConfig, Limits
+from gpucorrelate.daemon.health import Tally
 from gpucorrelate.daemon.notes import Notes
+from gpucorrelate.daemon.saved import DETACHED, SavedSession
 from gpucorrelate.daemon.streams import DAEMON_STREAM, LivingTable, OwnStream
 from gpucorrelate.daemon.threads import ThreadNames
 from gpucorrelate.probes.wire.errors import ControlError
@@ -22,6 +25,8 @@ from tests.unit.test_control_socket import raw
 from tests.unit.test_ingest_peers import hung_up, works
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.unit.daemon_kit import DaemonProcess, PeerProcess
 
 NOBODY = 65_534
@@ -261,6 +266,35 @@ def test_recordings_beyond_the_limit_go_the_longest_ended_first_and_are_counted(
     assert not [session for session in gone if daemon.session_dir(session).exists()]
 
 
+def test_of_too_many_finished_sessions_the_longest_ended_of_who_has_most_go(
+    tmp_path: Path,
+) -> None:
+    """So that nobody drives out the others by beginning sessions and ending them."""
+    limits = Limits(finished_sessions=3)
+    tally = Tally()
+    archive = Archive(tmp_path, DaemonConfig(tmp_path, tmp_path, limits=limits), tally)
+    now = time.time()
+    for at, uid in enumerate((1, 2, 2, 2, 2)):
+        (tmp_path / f"s{at}").mkdir()
+        archive.add(SavedSession(f"s{at}", DETACHED, uid=uid, ended_unix_s=now - 1000 + at))
+    archive.trim(0)
+    assert archive.names() == ["s0", "s3", "s4"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["s0", "s3", "s4"]
+    assert tally.store.deleted_sessions == 2
+
+
+def test_a_daemon_keeps_only_so_many_finished_sessions(yard: Yard) -> None:
+    daemon = yard.daemon(limits={"finished_sessions": 2}).start()
+    made = []
+    for _ in range(4):
+        peer, session = attached(yard, daemon)
+        made.append(session)
+        daemon.client.detach(session)
+        peer.kill()
+    wait_for(lambda: daemon.client.status().store.deleted_sessions == 2, "the limit is kept")
+    assert {info.session for info in daemon.client.sessions()} == {*made[2:]}
+
+
 def test_every_limit_has_a_test_that_hits_it() -> None:
     """A new limit is to be named here, beside what hits it."""
     hit = {
@@ -268,6 +302,9 @@ def test_every_limit_has_a_test_that_hits_it() -> None:
         "clients_per_uid": test_a_user_cannot_take_all_places_for_agents,
         "sessions": test_sessions_beyond_the_limit_are_refused_in_one_line,
         "sessions_per_uid": test_a_user_has_only_so_many_sessions,
+        "finished_sessions": (
+            test_of_too_many_finished_sessions_the_longest_ended_of_who_has_most_go
+        ),
         "processes": test_processes_beyond_the_limit_are_counted_each_once,
         "threads": test_threads_beyond_the_limit_are_counted_each_once,
         "control_clients": test_callers_turned_away_and_cut_off_are_counted,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gpucorrelate.daemon.recording import read_part, scan_segment
-from gpucorrelate.daemon.store import open_directory
+from gpucorrelate.daemon.segment_files import open_directory
 from gpucorrelate.probes.wire.frame import (
     HEADER,
     Batch,

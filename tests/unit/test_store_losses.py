@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpucorrelate.daemon import store
+from gpucorrelate.daemon import segment_files
 from gpucorrelate.daemon.session import Session, load_session
 from gpucorrelate.probes.wire.frame import StreamWriter
 from tests.unit.daemon_kit import Recorded, recorded_at
@@ -128,7 +128,7 @@ def test_taken_up_again_it_goes_on_counting(tmp_path: Path) -> None:
 def refusing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Writes fail while the list has something in it; so many bytes are taken before."""
     taken: list[int] = []
-    real = store._write_all
+    real = segment_files.write_all
 
     def write_all(fd: int, data: bytes) -> tuple[int, OSError | None]:
         if not taken:
@@ -136,7 +136,7 @@ def refusing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         done, _ = real(fd, data[: taken[0]])
         return done, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(store, "_write_all", write_all)
+    monkeypatch.setattr(segment_files, "write_all", write_all)
     return taken
 
 

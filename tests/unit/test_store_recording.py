@@ -10,7 +10,7 @@ import pytest
 
 from gpucorrelate.daemon.columns import frames_of_strings, frames_outside
 from gpucorrelate.daemon.recording import open_recording, scan_segment
-from gpucorrelate.daemon.store import open_directory
+from gpucorrelate.daemon.segment_files import open_directory
 from gpucorrelate.probes.wire.errors import RecordingError
 from gpucorrelate.probes.wire.frame import MAGIC, Batch, Damage, StreamWriter, columns_of
 from gpucorrelate.probes.wire.schema import BY_NAME

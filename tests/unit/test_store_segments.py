@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from gpucorrelate.daemon import store
+from gpucorrelate.daemon import segment_files
 from gpucorrelate.daemon.config import DaemonConfig
 from gpucorrelate.daemon.health import Tally
 from gpucorrelate.daemon.saved import DETACHED, SavedSession, save
+from gpucorrelate.daemon.segment_files import open_directory, replace_file
 from gpucorrelate.daemon.session import Session, load_session
-from gpucorrelate.daemon.store import SegmentStore, open_directory, replace_file
+from gpucorrelate.daemon.store import SegmentStore
 from gpucorrelate.probes.wire.errors import ControlError, StoreError
 from gpucorrelate.probes.wire.frame import Batch, Damage, encode, read_frames
 from gpucorrelate.probes.wire.schema import BY_NAME, SessionEvent
@@ -204,7 +205,7 @@ def test_segments_keep_their_names_apart_from_other_files(tmp_path: Path) -> Non
     for name in ("000002.gpcf", "000001.gpcf", "000001.gpcf.cut", "1.gpcf", "session.json"):
         (tmp_path / name).touch()
     fd = open_directory(tmp_path)
-    assert store.segment_numbers(fd) == [1, 2]
+    assert segment_files.segment_numbers(fd) == [1, 2]
     os.close(fd)
 
 
@@ -353,9 +354,9 @@ def test_a_pipe_in_a_files_place_is_not_waited_for(tmp_path: Path) -> None:
         os.mkfifo(tmp_path / name)
         fd = open_directory(tmp_path)
         with pytest.raises(OSError, match="not a regular file"):
-            store.open_regular(fd, name)
+            segment_files.open_regular(fd, name)
         with pytest.raises(OSError, match="not a regular file"):
-            store.read_file(fd, name)
+            segment_files.read_file(fd, name)
         os.close(fd)
 
 

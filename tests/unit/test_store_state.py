@@ -17,7 +17,8 @@ from gpucorrelate.daemon.saved import (
     load,
     save,
 )
-from gpucorrelate.daemon.store import Segment, open_directory
+from gpucorrelate.daemon.segment_files import open_directory
+from gpucorrelate.daemon.store import Segment
 from gpucorrelate.daemon.values import to_map
 from gpucorrelate.probes.wire.errors import StoreError
 from tests.fuzz.files import state

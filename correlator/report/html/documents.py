@@ -202,7 +202,7 @@ def of_step(
         fact("kind", report.kind),
         fact("rows", f"{report.rows:,}", report.rows, about="requests in it"),
         fact("tokens", f"{report.tokens:,}", report.tokens, about="scheduled"),
-        fact("prefill tokens", f"{report.prefill_tokens:,}", report.prefill_tokens),
+        fact("prefill tokens", units.count(report.prefill_tokens), report.prefill_tokens),
         fact("waiting", f"{report.waiting:,}", report.waiting, about="requests in the queue"),
         fact("unknown", units.share(unknown_ns, wall) if unknown_ns else "0", unknown_ns,
              about=units.duration(unknown_ns) if unknown_ns else ""),

@@ -13,7 +13,7 @@ from gpucorrelate.correlator.report.names import safe
 if TYPE_CHECKING:
     from gpucorrelate.correlator.report.html.pack import Json
     from gpucorrelate.correlator.report.html.spread import Band, Bands
-    from gpucorrelate.correlator.report.values import RunSummary
+    from gpucorrelate.correlator.report.values import Ledger, RunSummary
 
 _SHOWN = 2
 _LEAST_PERCENT = 10
@@ -24,7 +24,7 @@ def headline(summary: RunSummary, ttft: Bands) -> list[Json]:
     whole = units.total(summary.by_category)
     if not whole:
         return [{"text": "No request was seen, so there is nothing to say of where time went."}]
-    said: list[Json] = []
+    said: list[Json] = doubts(summary.ledger)
     known = [pair for pair in summary.by_category if pair[0] not in digest.UNKNOWN_CATEGORIES]
     for at, (name, ns) in enumerate(sorted(known, key=lambda pair: -pair[1])[:_SHOWN]):
         if at and ns * 100 < whole * _LEAST_PERCENT:
@@ -48,6 +48,16 @@ def headline(summary: RunSummary, ttft: Bands) -> list[Json]:
     if slow:
         said.append({"text": slow, "to": "spread"})
     return said
+
+
+def doubts(ledger: Ledger) -> list[Json]:
+    """What stands before the claims of a recording that is not all there."""
+    if ledger.clean:
+        return []
+    return [
+        {"text": "The recording lost something or does not match", "to": "ledger"},
+        {"text": ", so what follows may be wrong: "},
+    ]
 
 
 def _slow_ones(bands: tuple[Band, ...]) -> str:

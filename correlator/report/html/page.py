@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 #: Parts of the script in the order in which they need each other.
 _SCRIPTS = (
-    "format.js", "data.js", "dom.js", "colour.js", "chart.js", "rows.js", "grid.js", "parts.js",
-    "path.js", "spread.js", "run.js", "profile.js", "main.js",
+    "format.js", "data.js", "dom.js", "colour.js", "chart.js", "rows.js", "host.js", "grid.js",
+    "parts.js", "path.js", "spread.js", "overtime.js", "run.js", "profile.js", "main.js",
 )  # fmt: skip
 _FOLDER = "assets"
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gpucorrelate.correlator.report import device_text, digest, units
 from gpucorrelate.correlator.report.device_build import merged
 from gpucorrelate.correlator.report.html import documents, path, streams, words
+from gpucorrelate.correlator.report.html.headline import doubts
 from gpucorrelate.correlator.report.html.pack import Document
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ def _headline(whole: DeviceRunReport) -> list[Json]:
     total = units.total(whole.by_category)
     if not total:
         return [{"text": "No step has a path, so there is nothing to say of where time went."}]
-    said: list[Json] = []
+    said: list[Json] = doubts(whole.ledger)
     for at, (name, ns) in enumerate(whole.by_category[:3]):
         if at and ns * 100 < total:
             break

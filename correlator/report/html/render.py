@@ -91,8 +91,8 @@ def write_requests(run: Run, reports: Iterable[RequestReport], out: IO[str]) -> 
     found = list(reports)
     window = _around([(one.arrival_ns, one.end_ns) for one in found])
     making = _Making(run)
-    made = [documents.of_request(one, making.lexicon, window[0], device=run.states.device)
-            for one in found]  # fmt: skip
+    device = run.states.device
+    made = [documents.of_request(one, making.lexicon, window[0], device=device) for one in found]
     title = f"request {safe(found[0].request_id)}"
     if len(found) > 1:
         title = f"{len(found)} requests"

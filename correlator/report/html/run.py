@@ -302,7 +302,7 @@ def _steps(
         "s_kind": [lexicon.word(row.kind) for row in rows],
         "s_rows": [row.rows for row in rows],
         "s_tokens": [row.tokens for row in rows],
-        "s_prefill": [row.prefill_tokens for row in rows],
+        "s_prefill": [row.prefill_tokens or 0 for row in rows],
         "s_waiting": [row.waiting for row in rows],
         "s_longest": [lexicon.word(row.longest) for row in rows],
         "s_block": [places.get(at, (-1, -1))[0] for at in range(len(rows))],

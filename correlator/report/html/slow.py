@@ -60,8 +60,8 @@ class SlowSteps:
             return f"{lead}. Nothing that is known of steps is more frequent among the slow ones."
         one = self.traits[0]
         return (
-            f"{lead}. {one.what}: {units.share(one.slow, self.slow)} of the slow ones, "
-            f"{units.share(one.others, self.others)} of the others."
+            f"{lead}. Most telling: {one.what}, {units.share(one.slow, self.slow)} of the slow "
+            f"ones, {units.share(one.others, self.others)} of the others."
         )
 
     def to_dict(self) -> Json:
@@ -105,7 +105,7 @@ def of(rows: Sequence[StepRow]) -> SlowSteps | None:
 
 
 def _numbers(row: StepRow) -> tuple[int, int, int, int]:
-    return row.rows, row.tokens, row.prefill_tokens, row.waiting
+    return row.rows, row.tokens, row.prefill_tokens or 0, row.waiting
 
 
 def _mean(values: Sequence[int]) -> float:

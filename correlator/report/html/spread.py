@@ -113,14 +113,17 @@ class Bands:
 def _histogram(ordered: I64) -> tuple[list[int], list[int]]:
     """Counts between edges that grow by the same factor, whole nanoseconds.
 
-    What is shorter than a small part of the longest is counted as one: tokens that left together
-    have no gap, and that has no place on a logarithmic axis.
+    What is shorter than a small part of the longest is counted as one, in front: tokens that left
+    together have no gap, and that has no place on a logarithmic axis.
     """
     if not len(ordered):
         return [], []
     high = max(2, int(ordered[-1]))
-    low = max(1, int(ordered[0]), high // _SMALLEST_PART)
+    shortest = int(np.searchsorted(ordered, max(1, high // _SMALLEST_PART)))
+    low = int(ordered[shortest]) if shortest < len(ordered) else 1
     edges = np.unique(np.geomspace(low, high + 1, _BINS + 1).round().astype(np.int64))
-    edges[0], edges[-1] = min(edges[0], ordered[0]), high + 1
+    edges[0], edges[-1] = low, high + 1
+    if shortest:
+        edges = np.concatenate((ordered[:1], edges))
     counts, _ = np.histogram(ordered, edges)
     return counts.tolist(), edges.tolist()

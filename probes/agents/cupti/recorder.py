@@ -14,10 +14,10 @@ import time
 from array import array
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gpucorrelate.probes.agents.buffers import Rows
-from gpucorrelate.probes.agents.cupti import versions
+from gpucorrelate.probes.agents.cupti import lab, versions
 from gpucorrelate.probes.agents.cupti.shim import (
     KINDS,
     Counts,
@@ -25,7 +25,6 @@ from gpucorrelate.probes.agents.cupti.shim import (
     Settings,
     Shim,
     ShimError,
-    ShimRows,
     Window,
     driver_mapped,
     mapped,
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from gpucorrelate.probes.agents.buffers import Buffer, Drops, Row
+    from gpucorrelate.probes.agents.transport import Source
     from gpucorrelate.probes.wire.frame import StringTable
     from gpucorrelate.probes.wire.schema import Kind
 
@@ -54,6 +54,7 @@ _WHAT = {
     GpuMode.WINDOW: Window.GRAPHS | Window.SYNCS | Window.CALLS,
     GpuMode.NODES: Window.NODES | Window.SYNCS | Window.CALLS,
     GpuMode.ALWAYS: Window.GRAPHS | Window.SYNCS | Window.CALLS,
+    GpuMode.LAB: Window.GRAPHS | Window.SYNCS | Window.CALLS,
 }
 
 
@@ -79,6 +80,9 @@ class Tracer(Protocol):
 
     def counts(self) -> Counts:
         """What was seen and lost so far."""
+
+    def rows(self, name: str) -> Source:
+        """Rows of a kind that wait."""
 
     def close(self) -> bool:
         """Let go of everything; False: not yet possible."""
@@ -108,13 +112,15 @@ def look() -> Found:
     return Found(driver_mapped(lines), mapped(lines))
 
 
-def make_shim(found: Found) -> Tracer:
-    """The shim on the CUPTI that is there.
+def make_tracer(found: Found, mode: GpuMode) -> Tracer:
+    """What records by the CUPTI that is there.
 
     Raises:
         ShimError: it does not serve this CUPTI.
         OSError: the shim is not built.
     """
+    if mode is GpuMode.LAB:
+        return lab.make_lab()
     shim = Shim()
     if found.cupti is None:
         raise ShimError(Refused.NO_LIBRARY, "CUPTI is not in this process")
@@ -133,23 +139,21 @@ class WaitingRows:
     def __init__(self, name: str) -> None:
         self.kind: Kind = BY_NAME[name]
         self._name = name
-        self._rows: ShimRows | None = None
+        self._rows: Source | None = None
 
-    def follow(self, shim: Shim | None) -> None:
-        """Take rows from this shim from now on."""
-        self._rows = ShimRows(shim, self._name) if shim is not None else None
+    def follow(self, tracer: Tracer | None) -> None:
+        """Take rows from this tracer from now on."""
+        self._rows = tracer.rows(self._name) if tracer is not None else None
 
     def __len__(self) -> int:
         """Rows that wait."""
         return len(self._rows) if self._rows is not None else 0
 
-    def take(self) -> list[tuple[int, bytearray]]:
+    def take(self) -> list[Any]:
         """Remove and return what is there."""
         return self._rows.take() if self._rows is not None else []
 
-    def columns(
-        self, rows: list[tuple[int, bytearray]], strings: StringTable
-    ) -> tuple[int, tuple[bytes, ...]]:
+    def columns(self, rows: list[Any], strings: StringTable) -> tuple[int, tuple[bytes, ...]]:
         """Row count and columns of what ``take`` returned."""
         return self._rows.columns(rows, strings) if self._rows is not None else (0, ())
 
@@ -169,7 +173,7 @@ class Recorder:
         capability: Buffer[list[Row]],
         drops: Drops,
         find: Callable[[], Found] = look,
-        make: Callable[[Found], Tracer] = make_shim,
+        make: Callable[[Found, GpuMode], Tracer] = make_tracer,
     ) -> None:
         self._capability = capability
         self._drops = drops
@@ -212,6 +216,8 @@ class Recorder:
             self._windows = Windows(plan)
         self._told = None
         self._looked_ns = 0
+        if self._tracer is not None and _of_lab(self._tracer) is not (plan.mode is GpuMode.LAB):
+            self._let_go()
 
     def stopped(self) -> None:
         """None are wanted any more."""
@@ -274,22 +280,29 @@ class Recorder:
         found = self._find()
         if not found.driver:
             return False  # a process without a GPU has nothing to tell
-        if found.cupti is None:
+        if found.cupti is None and self._windows.plan.mode is not GpuMode.LAB:
             self._tell(
                 CapabilityState.OFF,
                 "no CUPTI in this process: PyTorch for CUDA brings it; nothing of the GPU is seen",
             )
             return False
         try:
-            tracer = self._make(found)
+            tracer = self._make(found, self._windows.plan.mode)
         except (ShimError, OSError) as error:
             self._tell(CapabilityState.OFF, f"{error}; nothing of the GPU is seen")
             self._windows.stop(str(error))
             return False
         self._tracer, self._lost = tracer, 0
         for rows in self._waiting:
-            rows.follow(tracer if isinstance(tracer, Shim) else None)
+            rows.follow(tracer)
         return True
+
+    def _let_go(self) -> None:
+        """Close what records, unless CUPTI still holds a buffer of it: then it stays."""
+        if self._tracer is not None and self._tracer.close():
+            self._tracer = None
+            for rows in self._waiting:
+                rows.follow(None)
 
     def _begin_window(self, now: int) -> None:
         tracer, windows = self._tracer, self._windows
@@ -315,6 +328,8 @@ class Recorder:
         self._slice_ns = time.monotonic_ns()
         windows.began(self._slice_ns)
         caution = versions.caution(tracer.version)
+        if windows.plan.mode is GpuMode.LAB:
+            caution = "; ".join(filter(None, (lab.CAUTION, caution)))
         state = CapabilityState.DEGRADED if caution else CapabilityState.ON
         self._tell(state, "; ".join(filter(None, (_described(windows.plan), caution))))
 
@@ -357,6 +372,10 @@ class Recorder:
         if self._told != (state, reason):
             self._told = (state, reason)
             self._capability.put((time.monotonic_ns(), PART, int(state), reason))
+
+
+def _of_lab(tracer: Tracer) -> bool:
+    return isinstance(tracer, lab.Lab)
 
 
 def _described(plan: GpuPlan) -> str:

@@ -209,6 +209,10 @@ class Shim:
         del raw
         return rows, data
 
+    def rows(self, name: str) -> ShimRows:
+        """Rows of a kind that wait, as a source of the transport."""
+        return ShimRows(self, name)
+
     def on_wire(self, column: memoryview, strings: StringTable) -> bytes:
         """A column of the shim's numbers of names as ids of the stream's strings."""
         numbers = bytearray(column)

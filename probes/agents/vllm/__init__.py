@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import logging
-import os
 
-DISABLE_VARIABLE = "GPUCORRELATE_DISABLE"
+from gpucorrelate.probes.agents import disabled
 
 
 def register() -> None:
@@ -15,7 +14,7 @@ def register() -> None:
     Called by vLLM in each of its processes, and more than once in some. Imports nothing of
     vLLM: its modules are hooked when they are imported.
     """
-    if os.environ.get(DISABLE_VARIABLE, "") not in ("", "0"):
+    if disabled():
         return
     try:
         from gpucorrelate.probes.agents.vllm.plugin import start

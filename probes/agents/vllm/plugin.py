@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
-from multiprocessing import util
 from typing import TYPE_CHECKING
 
-from gpucorrelate.probes.agents.agent import Agent
+from gpucorrelate.probes.agents.current import process_agent
+from gpucorrelate.probes.agents.finder import PostImport
 from gpucorrelate.probes.agents.vllm import (
     asgi,
     contract,
@@ -20,11 +19,12 @@ from gpucorrelate.probes.agents.vllm import (
     worker,
 )
 from gpucorrelate.probes.agents.vllm.facts import engine_version
-from gpucorrelate.probes.agents.vllm.finder import PostImport
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
+
+    from gpucorrelate.probes.agents.agent import Agent
 
 INSTALLERS: dict[str, tuple[str, Callable[[Agent, ModuleType], None]]] = {
     contract.CORE: (contract.PART_ENGINE, engine.install),
@@ -41,36 +41,19 @@ INSTALLERS: dict[str, tuple[str, Callable[[Agent, ModuleType], None]]] = {
     contract.UVICORN: (contract.PART_HTTP, asgi.install),
 }
 
-_agent: Agent | None = None
+_started = False
 
 
 def start() -> Agent:
     """The process's agent, started and with its hooks in place."""
-    global _agent
-    if _agent is None:
-        _agent = agent = Agent("vllm")
+    global _started
+    agent = process_agent("vllm")
+    if not _started:
+        _started = True
         agent.fact("vllm.version", engine_version())
         callbacks = {name: partial(_install, agent, name) for name in INSTALLERS}
         PostImport(callbacks).install()
-        os.register_at_fork(after_in_child=agent.reborn)
-        flush_at_exit(agent)
-        agent.transport.run()
-    return _agent
-
-
-def flush_at_exit(agent: Agent) -> None:
-    """Have what the last tick has not sent be sent when the process ends in good order.
-
-    That is before the interpreter takes itself apart, which stops the sender and may take as long
-    as many ticks: the rows of an engine's last second tell of what it died. Children of
-    ``multiprocessing`` leave ``atexit`` out and forget their parent's finalizers.
-    """
-
-    def at_exit(of: Agent) -> None:
-        util.Finalize(None, lambda: of.transport.flush(), exitpriority=0)
-
-    at_exit(agent)
-    util.register_after_fork(agent, at_exit)
+    return agent
 
 
 def _install(agent: Agent, name: str, module: ModuleType) -> None:

@@ -12,13 +12,18 @@ import resource
 import sys
 import tempfile
 import time
+from pathlib import Path
 from typing import BinaryIO
 
+import gpucorrelate
+from gpucorrelate.api.runs import of_recording
 from gpucorrelate.correlator.capture import Capture
 from gpucorrelate.correlator.report.build import Run
 from gpucorrelate.correlator.report.json import request_to_dict, write_lines
 from gpucorrelate.probes.wire.frame import read_frames
 from tests.bench.report.synthetic import frames
+
+_QUERY = "SELECT actor, category, sum(length_ns) AS ns FROM segments GROUP BY ALL"
 
 
 def _peak_mib() -> float:
@@ -34,7 +39,7 @@ def measure(source: BinaryIO, requests: int) -> float:
         nonlocal last
         now = time.process_time()
         each = 1e6 * (now - last) / requests
-        print(f"  {name:<28} {now - last:8.2f} s  {each:8.1f} us/request  {_peak_mib():7.0f} MiB")
+        print(f"  {name:<34} {now - last:8.2f} s  {each:8.1f} us/request  {_peak_mib():7.0f} MiB")
         last = now
 
     capture = Capture.from_batches(read_frames(source))
@@ -52,6 +57,14 @@ def measure(source: BinaryIO, requests: int) -> float:
         write_lines((request_to_dict(r) for r in run.all_requests()), out)
         size = out.tell()
     stage(f"the same as JSON ({size / 1e6:.0f} MB)")
+    with tempfile.TemporaryDirectory() as space:
+        saved = of_recording(run).save(Path(space) / "results")
+        size, rows = (sum(getattr(one, name) for one in saved) for name in ("size_bytes", "rows"))
+        stage(f"{rows:,} rows as Parquet ({size / 1e6:.1f} MB)")
+        with gpucorrelate.open(Path(space) / "results") as results:
+            answer = results.sql(_QUERY).to_pylist()
+        stage("SQL over all segments of that")
+    assert sum(row["ns"] for row in answer) == sum(row.wall_ns for row in run.requests())
     assert count == requests
     return time.process_time() - begin
 

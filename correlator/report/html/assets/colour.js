@@ -16,7 +16,7 @@ function readColours() {
   colours = {};
   hatch = new Map();
   for (const name of [...CATEGORIES, ...PHASES.map((one) => `phase-${one}`)]) colours[name] = resolved(cssName(name));
-  for (const name of ["ink", "soft", "faint", "line", "page", "accent", "panel", "series"]) colours[`@${name}`] = resolved(`--${name}`);
+  for (const name of ["ink", "soft", "faint", "line", "page", "accent", "panel", "series", "c-tokens-prefill", "c-tokens-decode"]) colours[`@${name}`] = resolved(`--${name}`);
   probe.remove();
 }
 

@@ -8,7 +8,7 @@ const TALLEST = 6_000_000;
 class Grid {
   // columns: {name, about, left, width, value(i), cell(i)}; those with a value can be sorted by.
   constructor({ label, columns, many, open, rows = 14 }) {
-    Object.assign(this, { columns, many, open });
+    Object.assign(this, { columns, many, open, rows });
     this.order = Array.from({ length: many }, (_, i) => i);
     this.all = this.order;
     this.active = 0;
@@ -21,7 +21,6 @@ class Grid {
     this.spacer = make("div", { class: "spacer", role: "presentation" });
     this.shown = make("div", { class: "shown", role: "rowgroup" });
     this.body = make("div", { class: "body", role: "presentation" }, this.spacer, this.shown);
-    this.body.style.setProperty("height", `${Math.min(Math.max(many, 1), rows) * ROW + 2}px`);
     this.box = make("div", {
       class: "grid", role: "grid", tabindex: "0", "aria-label": label, "aria-colcount": columns.length,
     }, make("div", { class: "inner", role: "presentation" }, make("div", { role: "rowgroup" }, this.head), this.body));
@@ -34,6 +33,7 @@ class Grid {
 
   resize() {
     this.full = this.order.length * ROW;
+    this.body.style.setProperty("height", `${Math.min(Math.max(this.order.length, 1), this.rows) * ROW + 2}px`);
     this.tall = Math.min(this.full, TALLEST);
     this.spacer.style.setProperty("height", `${this.tall}px`);
     this.box.setAttribute("aria-rowcount", this.order.length + 1);
@@ -79,6 +79,8 @@ class Grid {
     const first = Math.max(0, Math.floor(at / ROW));
     const last = Math.min(this.order.length, first + Math.ceil(high / ROW) + 1);
     this.shown.style.setProperty("transform", `translateY(${this.body.scrollTop - (at - first * ROW)}px)`);
+    // The heads stand above the cells also where a scroll bar takes room beside these.
+    this.head.style.setProperty("padding-right", `${10 + this.body.offsetWidth - this.body.clientWidth}px`);
     const rows = [];
     for (let k = first; k < last; k += 1) rows.push(this.row(k));
     this.shown.replaceChildren(...rows);

@@ -103,7 +103,7 @@ async function begin() {
   addEventListener("keydown", (event) => {
     if (event.key !== "Escape" || event.defaultPrevented) return;
     hideTip();
-    if (opened && opened.escape()) return;
+    if ((opened ?? whole)?.escape?.()) return;
     if (opened && HEAD.kind !== "documents") back();
   });
   await route();

@@ -16,10 +16,10 @@ function verdictLine(claims, follow, doubtful) {
   }));
 }
 
-function bars(caption, pairs, whole, { phases = false, pick = null, names = MEANING } = {}) {
+function bars(caption, pairs, whole, { phases = false, pick = null, names = MEANING, about = "" } = {}) {
   const rows = pairs.map(([name, ns]) => [
     make("span", { class: "name" }, chip(name, phases),
-      pick ? make("button", { type: "button", class: "plain", title: `show where: ${names[name] ?? ""}`, onclick: () => pick(name) }, name) : name),
+      pick ? make("button", { type: "button", class: "plain", title: about || `show where: ${names[name] ?? ""}`, onclick: () => pick(name) }, name) : name),
     lengthy(ns, 4), share(ns, whole),
     make("span", { class: "bar" }, make("i", { class: `k-${phases ? "phase-" : ""}${name}`, style: { width: `${whole > 0 ? (100 * ns) / whole : 0}%` } })),
     make("span", { class: "meaning" }, names[name] ?? ""),
@@ -45,7 +45,7 @@ function holderTable(document_, go) {
     one.longest ? make("button", { type: "button", class: "plain", title: "show it", onclick: () => go(one.longest[0], one.longest[0] + one.longest[1]) }, duration(one.longest[1])) : "",
   ]);
   return table("Who held the path", [{ name: "actor", left: true }, { name: "time" }, { name: "share" },
-    { name: "", left: true }, { name: "with what", left: true }, { name: "longest stretch" }], rows);
+    { name: "", left: true }, { name: "with what", left: true }, { name: "longest stretch" }], rows, { class: "many holders" });
 }
 
 function waitTable(document_, go) {
@@ -78,7 +78,7 @@ function ledgerSection() {
       : `${plural(bad.length, "check")} of ${checks} failed: ${bad.map(([name, many]) => `${name} ${count(many)}`).join("; ")}.`;
   const rows = lines.map(([name, many, note, wrong, check]) => [name, numeric(count(many), many), wrong ? "LOST OR WRONG" : check ? "check passed" : "", note]);
   return section("ledger", "What this rests on", "", make("p", { class: clean && lines.length ? "good" : "bad" }, words),
-    missing.length ? make("div", {}, make("h3", {}, "Not covered"), make("ul", {}, missing.map((one) => make("li", {}, one)))) : make("p", {}, "No source was missing."),
+    missing.length ? make("div", { id: "uncovered" }, make("h3", {}, "Not covered"), make("ul", {}, missing.map((one) => make("li", {}, one)))) : make("p", {}, "No source was missing."),
     folded("All counts", table("The ledger", [{ name: "what", left: true }, { name: "count" }, { name: "", left: true }, { name: "note", left: true }], rows)));
 }
 
@@ -88,8 +88,12 @@ function legend(names, { phases = false } = {}) {
 }
 
 function ledgerChip() {
-  const { clean, lines } = HEAD.ledger;
+  const { clean, lines, missing } = HEAD.ledger;
   const bad = lines.filter((line) => line[3]).length;
-  return make("a", { class: `badge ${clean && lines.length ? "ok" : "wrong"}`, href: "#ledger" },
-    clean && lines.length ? "ledger: nothing lost" : `ledger: ${lines.length ? plural(bad, "check") + " failed" : "empty"}`);
+  const good = clean && lines.length;
+  return [
+    make("a", { class: `badge ${good ? "ok" : "wrong"}`, href: "#ledger" },
+      good ? "ledger: nothing lost" : `ledger: ${lines.length ? `${plural(bad, "check")} failed` : "empty"}`), " ",
+    missing.length ? make("a", { class: "badge odd", href: "#uncovered", title: missing.join("; ") }, `not covered: ${plural(missing.length, "source")}`) : "",
+  ];
 }

@@ -46,7 +46,7 @@ function segmentPanel(path, i, whole) {
     ["doing", word(path.span[i]) || "no span of its own"],
     ["why", causeText(path.cause[i]) || "nothing held it up"],
     ["when", `+${duration(path.start[i], 7)} to +${duration(path.start[i + 1], 7)}`],
-    ["phase", `${phase}${path.step[i] ? `, step ${path.step[i] - 1}` : ""}`],
+    ["phase", path.step[i] ? [`${phase}, `, stepLink(path.step[i] - 1)] : phase],
     ["margin", path.slack[i] ? `${duration(path.slack[i] - 1)}: by so much it was the last of what had to happen` : "nothing else came close"],
   ].filter(([label]) => label !== "phase" || phase !== "unknown");
   return make("div", { class: "panel" },
@@ -56,6 +56,18 @@ function segmentPanel(path, i, whole) {
       : evidence.length ? table("Records that it rests on", [{ name: "record", left: true }, { name: "begins" }, { name: "lasts" }, { name: "thread" }, { name: "note", left: true }], evidence)
         : make("p", { class: "note" }, "It rests on no record of its own: the path went through the thread that it names."));
 }
+
+// A step or request, as a link where the page can open it.
+const linked = (place, text) => (place ? make("a", { href: `#${place}` }, text) : text);
+const stepLink = (step) => linked(whole?.stepPlace?.(step), `step ${step}`);
+
+function memberLinks(members) {
+  const shown = members.slice(0, 12).map((one, at) => [at ? ", " : "", linked(whole?.requestPlace?.(one), word(one))]);
+  return ["; requests in it: ", ...shown.flat(), members.length > 12 ? ` and ${members.length - 12} more` : ""];
+}
+
+// Rows of the host that are drawn before somebody asks for all.
+const FEW = 6;
 
 class PathView {
   constructor(one, { back = null } = {}) {
@@ -72,12 +84,15 @@ class PathView {
     const { one, path } = this;
     this.series = await loadSeries();
     const engine = one.what !== "profile-step";
-    const rows = [
+    const host = seriesRows(this.series, one.at_ns, this.whole);
+    const own = [
       ...(this.columns.phase_name?.length ? [phaseRow(this.columns)] : []),
       ...segmentRows(path, (i) => this.select(i)),
       ...(this.columns.token_out?.length ? [tokenRow(this.columns, one.first_ns)] : []),
-      ...seriesRows(this.series, one.at_ns, this.whole),
+      ...streamRows(one),
     ];
+    own.at(-1).gap = 14;
+    const rows = [...own, ...host.slice(0, FEW)];
     this.chart = new Chart({
       label: `${word(one.id)}: critical path over ${plural(path.lanes.length, "lane")}; the list of segments below holds the same`,
       describe: "keys", length: this.whole, rows, keys: (event) => this.key(event),
@@ -87,7 +102,7 @@ class PathView {
     const used = one.sums.by_category.map(([name]) => name);
     return make("article", { class: "document", "data-document": word(one.id) },
       this.header(),
-      section("time", "Where the time went", "", legend(used), this.chart.box, keyHelp(), this.panel),
+      section("time", "Where the time went", "", legend(used), this.chart.box, this.more(own, host), keyHelp(), this.panel),
       ...this.partition(),
       section("actors", "Who held the path", "", holderTable(one, (a, b) => this.showTime(a, b))),
       engine ? section("waits", "Who made it wait", "", waitTable(one, (a, b) => this.showTime(a, b))) : this.gaps(),
@@ -98,18 +113,35 @@ class PathView {
     );
   }
 
+  // The rest of the host's rows, if there are more.
+  more(own, host) {
+    if (host.length <= FEW) return "";
+    const button = make("button", { type: "button", class: "plain hint", "aria-expanded": "false" });
+    const words = (all) => { button.textContent = all ? "fewer rows of the host" : `${plural(host.length - FEW, "more row")} of the host`; };
+    button.addEventListener("click", () => {
+      const all = button.getAttribute("aria-expanded") === "false";
+      button.setAttribute("aria-expanded", String(all));
+      words(all);
+      this.chart.rows = [...own, ...(all ? host : host.slice(0, FEW))];
+      this.chart.draw();
+    });
+    words(false);
+    return make("p", { class: "more" }, button);
+  }
+
   header() {
     const { one } = this;
     return make("header", {},
       this.back ? make("a", { class: "back", href: "#", onclick: (event) => { event.preventDefault(); this.back(); } }, "← back (Escape)") : "",
       make("h1", {}, one.what === "request" ? "request " : "", make("span", { class: "id" }, word(one.id)), " ",
-        word(one.status) ? make("span", { class: `badge ${one.style === "green" ? "ok" : one.style.includes("red") ? "wrong" : "odd"}` }, word(one.status)) : "", " ", ledgerChip()),
+        word(one.status) ? make("span", { class: `badge ${one.style === "green" ? "ok" : one.style.includes("red") ? "wrong" : "odd"}` }, word(one.status)) : "", " ", ...ledgerChip()),
       one.error ? make("p", { class: "bad" }, `THE SEGMENTS DO NOT ADD UP: ${one.error}; please report this`) : "",
       verdictLine(one.verdict, (claim) => this.follow(claim), one.doubtful),
       factList(one.facts),
       make("p", { class: "note" }, `${one.what === "request" ? "arrived" : "began"} ${one.moment} s (${one.what === "profile-step" ? "the profile's clock" : "CLOCK_MONOTONIC"})`,
         one.ids.length ? `; also ${one.ids.map(word).join(", ")}` : "",
-        one.members?.length ? `; requests in it: ${one.members.slice(0, 12).map(word).join(", ")}${one.members.length > 12 ? ` and ${one.members.length - 12} more` : ""}` : ""));
+        ...(one.members?.length ? memberLinks(one.members) : [])),
+      one.unknown ? make("p", { class: "note unknown" }, make("b", {}, "unknown: "), one.unknown) : "");
   }
 
   // A claim of the verdict, and the segments that it rests on.
@@ -231,7 +263,7 @@ class PathView {
       `+${duration(gap.at_ns, 4)}`, word(gap.stream), word(gap.before), word(gap.after),
       gap.doing.map(([what, ns]) => `${what} ${duration(ns)}`).join(", ")]);
     return section("gaps", "When the GPU was idle", "The longest stretches in which none of the step's operations ran though later ones were to come.",
-      rows.length ? table("Idle gaps", [{ name: "length" }, { name: "at" }, { name: "stream", left: true }, { name: "behind", left: true }, { name: "before", left: true }, { name: "who held the path", left: true }], rows) : make("p", {}, "It was not."));
+      rows.length ? table("Idle gaps", [{ name: "length" }, { name: "at" }, { name: "stream", left: true }, { name: "after", left: true }, { name: "before", left: true }, { name: "who held the path", left: true }], rows) : make("p", {}, "It was not."));
   }
 
   kernels() {
@@ -262,6 +294,6 @@ class PathView {
 
 function keyHelp() {
   const keys = make("p", { class: "hint", id: "keys" },
-    "Keys on the picture: ← → segment by segment, ↑ ↓ the same actor's, Enter zooms to it, + − zoom, [ ] move, 0 all, Escape back. Drag to zoom; Ctrl and wheel too.");
+    "Keys on the picture: ← → segment by segment, ↑ ↓ the same actor's, Enter zooms to it, + − zoom, [ ] move, 0 all, Escape back. Drag to zoom; Ctrl and wheel too. Arrows between lanes: who let whom go on; zoom in until they are drawn.");
   return keys;
 }

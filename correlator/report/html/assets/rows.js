@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of a chart: segments, lanes, phases, tokens, what the host did, sums over time.
+// Rows of a chart: segments, lanes, phases, tokens.
 
 const LEAST_PX = 1;
 
@@ -134,7 +134,7 @@ function segmentRows(path, pick) {
     at: found,
   };
   const lanes = path.lanes.map((lane, at) => ({
-    label: lane.label, height: 17, lane: at,
+    label: lane.label, height: 18, gap: 6, lane: at,
     draw: (pen, area, view) => {
       pen.fillStyle = colours["@line"];
       pen.globalAlpha = 0.35;
@@ -192,16 +192,21 @@ function arrow(pen, x, from, to, strong) {
   const y1 = down ? to.top : to.top + to.height;
   pen.strokeStyle = strong ? colours["@accent"] : colours["@ink"];
   pen.fillStyle = pen.strokeStyle;
-  pen.globalAlpha = strong ? 1 : 0.55;
-  pen.lineWidth = strong ? 2 : 1;
+  pen.globalAlpha = strong ? 1 : 0.75;
   pen.beginPath();
   pen.moveTo(x, y0);
   pen.lineTo(x, y1);
+  // A rim of the page's colour: arrows cross lanes that are as dark as they are.
+  pen.strokeStyle = colours["@page"];
+  pen.lineWidth = strong ? 5 : 3;
+  pen.stroke();
+  pen.strokeStyle = pen.fillStyle;
+  pen.lineWidth = strong ? 2 : 1;
   pen.stroke();
   pen.beginPath();
-  pen.moveTo(x, y1 + (down ? 1 : -1));
-  pen.lineTo(x - 3, y1 + (down ? -5 : 5));
-  pen.lineTo(x + 3, y1 + (down ? -5 : 5));
+  pen.moveTo(x, y1 + (down ? 3 : -3));
+  pen.lineTo(x - 4, y1 + (down ? -5 : 5));
+  pen.lineTo(x + 4, y1 + (down ? -5 : 5));
   pen.fill();
   pen.globalAlpha = 1;
 }
@@ -264,68 +269,4 @@ function tokenRow(columns, firstNs) {
       return { lines: [make("b", {}, `token ${i}`), gap] };
     },
   };
-}
-
-// What the host did meanwhile; `off` is what the chart's zero is on the page's axis.
-function seriesRows(all, off, length) {
-  return all.filter((one) => overlaps(one, off, length)).map((one) => {
-    let most = 0;
-    one.value.forEach((value, i) => { if (one.start[i] < off + length && one.end[i] > off) most = Math.max(most, value); });
-    // A share of the time is drawn as one: a row that is half full says half of the time.
-    const full = one.unit.startsWith("%") ? Math.max(100, most) : most;
-    return {
-      label: [one.what, one.who || "host"], height: 26, gap: 6,
-      draw: (pen, area, view, chart) => {
-        const base = area.top + area.height;
-        pen.strokeStyle = colours["@line"];
-        pen.strokeRect(area.left, base - 0.5, area.width, 0);
-        pen.fillStyle = colours["@series"];
-        for (let i = 0; i < one.start.length; i += 1) {
-          const x0 = Math.max(area.left, chart.x(one.start[i] - off));
-          const x1 = Math.min(area.left + area.width, chart.x(one.end[i] - off));
-          if (x1 <= area.left || x0 >= area.left + area.width || !one.value[i]) continue;
-          const height = full > 0 ? (one.value[i] / full) * (area.height - 2) : 0;
-          pen.fillRect(x0, base - Math.max(1, height), Math.max(1, x1 - x0), Math.max(1, height));
-        }
-        const text = `max ${reading(most, one.unit)}`;
-        pen.font = FONT;
-        const wide = pen.measureText(text).width;
-        pen.fillStyle = colours["@page"];
-        pen.globalAlpha = 0.8;
-        pen.fillRect(area.left + area.width - wide - 6, area.top, wide + 6, 13);
-        pen.globalAlpha = 1;
-        pen.fillStyle = colours["@soft"];
-        pen.textAlign = "right";
-        pen.fillText(text, area.left + area.width - 3, area.top + 7);
-      },
-      at: (t) => {
-        const i = lastAtMost(one.start, t + off);
-        const inside = i >= 0 && t + off < one.end[i];
-        const value = inside ? reading(one.value[i], one.unit) : "no reading";
-        return { lines: [make("b", {}, value), ` ${one.what}`, make("div", { class: "soft" }, `${one.who || "host"} · ${one.metric}`)] };
-      },
-    };
-  });
-}
-
-const overlaps = (one, off, length) =>
-  one.start.some((start, i) => start < off + length && one.end[i] > off && one.value[i]);
-
-function seriesTable(all, off, length) {
-  const rows = all.filter((one) => overlaps(one, off, length)).map((one) => {
-    let [least, most, many, sum, whole] = [Infinity, -Infinity, 0, 0, 0];
-    one.start.forEach((start, i) => {
-      const lasts = Math.min(one.end[i], off + length) - Math.max(start, off);
-      if (lasts <= 0) return;
-      least = Math.min(least, one.value[i]);
-      most = Math.max(most, one.value[i]);
-      sum += one.value[i] * lasts;
-      whole += lasts;
-      many += 1;
-    });
-    return [one.what, one.who || "host", reading(least, one.unit), reading(sum / whole, one.unit), reading(most, one.unit), count(many), one.metric];
-  });
-  const columns = [{ name: "what", left: true }, { name: "whose", left: true }, { name: "least" },
-    { name: "mean over time" }, { name: "most" }, { name: "readings" }, { name: "metric", left: true }];
-  return table("What the host and its devices did meanwhile", columns, rows);
 }

@@ -1,129 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A whole recording: sums over time, steps, spread, requests; each request opens on demand.
 
-function binRow(run, columns) {
-  const many = CATEGORIES.length;
-  const edges = run.bins_ns;
-  const made = columns.bin_category;
-  const bins = edges.length - 1;
-  const sums = Array.from({ length: bins }, (_, b) => {
-    let sum = 0;
-    for (let k = 0; k < many; k += 1) sum += made[b * many + k];
-    return sum;
-  });
-  const rate = (b) => sums[b] / Math.max(1, edges[b + 1] - edges[b]);
-  const most = Math.max(1e-9, ...sums.map((_, b) => rate(b)));
-  return {
-    label: ["requests in flight", "by category of path"], strong: true, height: 110, gap: 10,
-    draw: (pen, area, view, chart) => {
-      for (let b = 0; b < bins; b += 1) {
-        const [x0, x1] = [Math.round(chart.x(edges[b])), Math.max(Math.round(chart.x(edges[b + 1])), Math.round(chart.x(edges[b])) + 1)];
-        if (x1 < area.left || x0 > area.left + area.width || !sums[b]) continue;
-        let y = area.top + area.height;
-        for (let k = 0; k < many; k += 1) {
-          const part = made[b * many + k];
-          if (!part) continue;
-          const height = ((part / (edges[b + 1] - edges[b])) / most) * (area.height - 2);
-          y -= height;
-          pen.fillStyle = fillOf(pen, CATEGORIES[k]);
-          pen.fillRect(x0, y, x1 - x0, height + 0.4);
-        }
-      }
-      pen.fillStyle = colours["@soft"];
-      pen.textAlign = "right";
-      pen.fillText(`max ${most.toPrecision(3)} in flight`, area.left + area.width - 3, area.top + 7);
-    },
-    at: (t) => {
-      const b = lastAtMost(edges, t, bins);
-      if (b < 0) return null;
-      const parts = [];
-      for (let k = 0; k < many; k += 1) if (made[b * many + k]) parts.push([CATEGORIES[k], made[b * many + k]]);
-      parts.sort((a, c) => c[1] - a[1]);
-      return { lines: [make("b", {}, `${rate(b).toPrecision(3)} requests in flight`), make("div", { class: "soft" }, `+${duration(edges[b], 4)} to +${duration(edges[b + 1], 4)}`),
-        ...parts.slice(0, 6).map(([name, ns]) => make("div", {}, chip(name), `${name} ${share(ns, sums[b])}`))] };
-    },
-    table: () => binTable(run, made),
-  };
-}
-
-function binTable(run, made) {
-  const many = CATEGORIES.length;
-  const bins = run.bins_ns.length - 1;
-  const step = Math.max(1, Math.ceil(bins / 24));
-  const rows = [];
-  for (let b = 0; b < bins; b += step) {
-    const sums = new Array(many).fill(0);
-    const last = Math.min(bins, b + step);
-    for (let i = b; i < last; i += 1) for (let k = 0; k < many; k += 1) sums[k] += made[i * many + k];
-    const whole = sums.reduce((x, y) => x + y, 0);
-    const top = sums.map((ns, k) => [CATEGORIES[k], ns]).filter(([, ns]) => ns).sort((x, y) => y[1] - x[1]);
-    rows.push([`+${duration(run.bins_ns[b], 4)}`, (whole / (run.bins_ns[last] - run.bins_ns[b])).toPrecision(3), duration(whole), top.slice(0, 4).map(([name, ns]) => `${name} ${share(ns, whole)}`).join(", ")]);
-  }
-  return table("Requests in flight over time, and where their time went", [{ name: "from" }, { name: "in flight" }, { name: "request time" }, { name: "mostly", left: true }], rows);
-}
-
-// Steps: tokens by kind as columns, lengths as the longest of each pixel.
-function stepRows(columns, open) {
-  const { s_at: at, s_wall: wall, s_tokens: tokens, s_prefill: prefill } = columns;
-  if (!at.length) return [];
-  const mostTokens = tokens.reduce((a, b) => Math.max(a, b), 1);
-  const mostWall = wall.reduce((a, b) => Math.max(a, b), 1);
-  const order = Array.from(at, (_, i) => i).sort((a, b) => at[a] - at[b]);
-  const starts = Float64Array.from(order, (i) => at[i]);
-  const nearest = (t) => order[Math.max(0, lastAtMost(starts, t))];
-  const lines = (i) => ({
-    lines: [make("b", {}, `step ${columns.s_step[i]}`), ` ${word(columns.s_kind[i])}, ${duration(wall[i])}`,
-      make("div", {}, `${plural(columns.s_rows[i], "row")}, ${plural(tokens[i], "token")}, ${count(prefill[i])} of them prefill, ${count(columns.s_waiting[i])} waiting`),
-      make("div", { class: "soft" }, `longest stretch ${word(columns.s_longest[i]) || "unknown"}`)],
-    select: () => open(i),
-  });
-  const perPixel = (view, area, value) => {
-    const found = new Map();
-    const scale = area.width / (view.to - view.from);
-    for (let k = Math.max(0, lastAtMost(starts, view.from)); k < order.length && starts[k] < view.to; k += 1) {
-      const i = order[k];
-      const x = Math.floor((at[i] - view.from) * scale);
-      const known = found.get(x);
-      if (known === undefined || value(i) > value(known)) found.set(x, i);
-    }
-    return found;
-  };
-  return [{
-    label: ["tokens a step", "prefill, decode"], height: 48, gap: 8,
-    draw: (pen, area, view) => {
-      for (const [x, i] of perPixel(view, area, (one) => tokens[one])) {
-        const wide = Math.max(1, Math.min(5, (area.width * wall[i]) / (view.to - view.from) - 1));
-        const full = (tokens[i] / mostTokens) * (area.height - 2);
-        const part = (prefill[i] / mostTokens) * (area.height - 2);
-        pen.fillStyle = colours["phase-decode"];
-        pen.fillRect(area.left + x, area.top + area.height - full, wide, full - part);
-        pen.fillStyle = colours["phase-prefill"];
-        pen.fillRect(area.left + x, area.top + area.height - part, wide, part);
-      }
-      pen.fillStyle = colours["@soft"];
-      pen.textAlign = "right";
-      pen.fillText(`max ${plural(mostTokens, "token")}`, area.left + area.width - 3, area.top + 7);
-    },
-    at: (t) => lines(nearest(t)),
-  }, {
-    label: ["step length", "longest of each pixel"], height: 48, gap: 8,
-    draw: (pen, area, view) => {
-      for (const [x, i] of perPixel(view, area, (one) => wall[one])) {
-        const y = area.top + area.height - (wall[i] / mostWall) * (area.height - 4) - 2;
-        pen.fillStyle = colours["@ink"];
-        pen.globalAlpha = 0.25;
-        pen.fillRect(area.left + x, y, 1, area.top + area.height - y);
-        pen.globalAlpha = 1;
-        pen.fillRect(area.left + x - 0.5, y, 2.5, 2.5);
-      }
-      pen.fillStyle = colours["@soft"];
-      pen.textAlign = "right";
-      pen.fillText(`max ${duration(mostWall)}`, area.left + area.width - 3, area.top + 7);
-    },
-    at: (t) => lines(nearest(t)),
-  }];
-}
-
 class RunView {
   constructor(open) {
     this.open = open;
@@ -134,8 +11,9 @@ class RunView {
     const { run } = this;
     const [{ columns }] = await block(run.block[0]);
     this.columns = columns;
+    this.mixed = Math.max(0, CATEGORIES.indexOf(run.sums.by_category[0]?.[0]));
     const series = await loadSeries();
-    const bins = binRow(run, columns);
+    const bins = binRow(run, columns, (from, to) => this.inFlight(from, to));
     this.chart = new Chart({
       label: "the recording over time: requests in flight by category, steps, and the host; the tables below hold the same",
       describe: "keys", length: HEAD.length_ns, keys: (event) => this.key(event),
@@ -144,19 +22,19 @@ class RunView {
     const { by_category: categories, by_phase: phases, length_ns: whole } = run.sums;
     return make("article", { class: "document", "data-document": "run" },
       make("header", {},
-        make("h1", {}, HEAD.title, " ", ledgerChip()),
-        verdictLine(HEAD.claims, (claim) => this.follow(claim)),
+        make("h1", {}, HEAD.title, " ", ...ledgerChip()),
+        verdictLine(HEAD.claims, (claim) => this.follow(claim), !HEAD.ledger.clean),
         factList(HEAD.facts),
         make("p", { class: "note" }, run.meta.filter(([name]) => SHOWN.has(name)).map(([name, value]) => `${name} ${value}`).join(" · "))),
       section("time", "Over time", `Time counts from ${HEAD.origin} s (CLOCK_MONOTONIC).`, legend(categories.map(([name]) => name)),
-        make("ul", { class: "legend" }, make("li", {}, chip("prefill", true), "prefill tokens"), make("li", {}, chip("decode", true), "decode tokens")),
+        make("ul", { class: "legend" }, make("li", {}, chip("tokens-prefill"), "prefill tokens"), make("li", {}, chip("tokens-decode"), "decode tokens")),
         this.chart.box, make("p", { class: "hint", id: "keys" }, "Keys on the picture: ← → move the mark, Enter opens the step there, + − zoom, [ ] move, 0 all. Drag to zoom."),
         run.requests ? folded("As a table", bins.table(), seriesTable(series, 0, HEAD.length_ns)) : ""),
       run.requests ? section("shares", "Where the requests' time went", `${duration(whole, 4)} of all requests from arrival to last byte, and shares of it.`,
-        make("div", { class: "two" }, bars("By category", categories, whole), bars("By phase", phases, whole, { phases: true }))) : "",
+        make("div", { class: "two" }, bars("By category", categories, whole, { pick: (name) => this.sortBy(name), about: "requests with most of it first" }), bars("By phase", phases, whole, { phases: true }))) : "",
       run.requests ? section("actors", "Who held the path", "", namedBars("Path time of all requests by actor", "actor",
         [...run.actors.map(([name, ns]) => [word(name), ns]), ...(run.more_actors[0] ? [[plural(run.more_actors[0], "more actor"), run.more_actors[1]]] : [])], whole)) : "",
-      run.requests ? spreadSection(run.spread) : "",
+      run.requests ? spreadSection(run.spread, (name, band, over) => this.band(name, band, over)) : "",
       this.steps(),
       this.requests(),
       section("host", "The host meanwhile", "", noteList(run.notes)),
@@ -168,13 +46,57 @@ class RunView {
     return claim.to ? { href: `#${claim.to}` } : null;
   }
 
+  // Of the list of requests only some, with words that say which.
+  only(wanted, text) {
+    this.grid.keep(wanted);
+    this.said.hidden = !wanted;
+    if (!wanted) { announce("all requests"); return; }
+    const words = `${plural(this.grid.order.length, "request")} ${text}. `;
+    this.said.replaceChildren(words, make("button", { type: "button", onclick: () => this.only(null) }, "show all (Escape)"));
+    this.toRequests(words);
+  }
+
+  toRequests(words) {
+    announce(words);
+    document.getElementById("requests").scrollIntoView();
+    this.grid.box.focus({ preventScroll: true });
+  }
+
+  escape() {
+    if (!this.said || this.said.hidden) return false;
+    this.only(null);
+    return true;
+  }
+
+  inFlight(from, to) {
+    const { r_at: at, r_wall: wall } = this.columns;
+    this.only((i) => at[i] < to && at[i] + wall[i] > from, `in flight from +${duration(from, 4)} to +${duration(to, 4)}`);
+  }
+
+  band(name, band, over) {
+    const [values, what] = {
+      TTFT: [this.columns.r_ttft, "whose TTFT is"], TPOT: [this.columns.r_tpot, "whose TPOT is"],
+      ITL: [this.columns.r_itl, "whose longest gap is, of all gaps,"],
+    }[name];
+    this.only((i) => values[i] >= 0 && values[i] > over && values[i] <= band.high_ns,
+      `${what} in ${band.name}: ${over < 0 ? "" : `beyond ${duration(over, 4)}, `}up to ${duration(band.high_ns, 4)}`);
+  }
+
+  sortBy(category) {
+    this.mixed = CATEGORIES.indexOf(category);
+    const at = this.grid.columns.length - 1;
+    this.grid.head.childNodes[at].firstChild.textContent = `path by category: ${category}`;
+    this.grid.sort(at, true);
+    this.toRequests(`requests with most ${category} first`);
+  }
+
   key(event) {
     const chart = this.chart;
     const step = (chart.view.to - chart.view.from) / 60;
     const move = (t) => {
       chart.cursor = Math.min(Math.max(t, 0), chart.length);
       chart.show(chart.cursor, chart.cursor);
-      const lines = chart.rows.slice(0, 3).map((row) => row.at?.(chart.cursor, 0, chart)?.lines).filter(Boolean);
+      const lines = chart.rows.slice(0, 2).map((row) => row.at?.(chart.cursor, 0, chart)?.lines).filter(Boolean);
       announce(lines.map((some) => some.map((one) => one.textContent ?? one).join(" ")).join(". "));
     };
     const at = chart.cursor ?? chart.view.from;
@@ -250,26 +172,41 @@ class RunView {
         { name: "in", about: "tokens", width: "60px", value: (i) => c.r_in[i], cell: (i) => count(c.r_in[i]) },
         { name: "out", about: "tokens", width: "60px", value: (i) => c.r_out[i], cell: (i) => count(c.r_out[i]) },
         { name: "status", left: true, width: "130px", value: (i) => word(c.r_status[i]), cell: (i) => word(c.r_status[i]) },
-        { name: "path by category", left: true, width: "minmax(120px, 1fr)", cell: mix },
+        { name: `path by category: ${CATEGORIES[this.mixed]}`, about: "sorted by the time of this one", left: true, width: "minmax(200px, 1fr)", value: (i) => c.r_category[i * width + this.mixed], cell: mix },
       ],
     });
     this.grid.sort(2, true);
+    this.said = make("p", { class: "note", id: "chosen", hidden: true });
     const field = make("input", { type: "search", id: "find", placeholder: "part of an id or status", "aria-label": "find requests" });
     const found = make("span", { class: "soft", "aria-live": "polite" });
     field.addEventListener("input", () => {
       const wanted = field.value.toLowerCase();
+      this.said.hidden = true;
       this.grid.keep(wanted ? (i) => `${word(c.r_id[i])} ${word(c.r_status[i])}`.toLowerCase().includes(wanted) : null);
       found.textContent = wanted ? `${count(this.grid.order.length)} of ${count(many)}` : "";
     });
     const { with_segments: held } = this.run;
     const note = held < many ? `${count(held)} of ${count(many)} requests, those that took longest, have their segments in this page; of others: gpucorrelate report --request ID --format html.` : "Choose one to see its path.";
-    return section("requests", "Requests", note, make("p", { class: "find" }, field, " ", found), this.grid.box);
+    return section("requests", "Requests", note, make("p", { class: "find" }, field, " ", found), this.said, this.grid.box);
   }
 
   openRequest(i) {
     const { r_block: where, r_place: place, r_id: id } = this.columns;
     if (where[i] >= 0) this.open("r", i, [where[i], place[i]]);
     else announce(`the segments of ${word(id[i])} are not in this page`);
+  }
+
+  // Where a step or request is, for a link to it; nothing where the page has none or several.
+  stepPlace(step) {
+    const { s_step: all, s_block: where } = this.columns;
+    const i = all.indexOf(step);
+    return i >= 0 && i === all.lastIndexOf(step) && where[i] >= 0 ? `s=${i}` : null;
+  }
+
+  requestPlace(id) {
+    const { r_id: all, r_block: where } = this.columns;
+    const i = all.indexOf(id);
+    return i >= 0 && where[i] >= 0 ? `r=${i}` : null;
   }
 
   placeOf(kind, i) {
