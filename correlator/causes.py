@@ -265,7 +265,7 @@ class Describer:
         cuts: Sequence[Cut],
     ) -> Segment:
         start, end, evidence, span, slack, held_by, *row_of = row
-        thread, related, held, _, phase, cat, ekind, guess, _ = row_of
+        thread, _, held, _, phase, cat, ekind, guess, _ = row_of
         cut = cuts[phase] if 0 <= phase < len(cuts) else None
         phase_name = cut.phase if cut else PhaseName.UNKNOWN
         name, step = self.span_name(span)

@@ -150,9 +150,11 @@ class Walker:
     def walk(self, legs: Sequence[LegSpec]) -> Paths:
         """Explain legs. An empty or negative leg yields no segments."""
         n = len(legs)
+        within = [_cuts_within(leg) for leg in legs]
         cut_off = np.zeros(n + 1, np.int64)
-        np.cumsum([len(leg.cuts_ns) for leg in legs], out=cut_off[1:])
-        cuts = np.array([t for leg in legs for t in leg.cuts_ns], np.int64)
+        np.cumsum([last - first for first, last in within], out=cut_off[1:])
+        parts = zip(legs, within, strict=True)
+        cuts = np.array([t for leg, (a, b) in parts for t in leg.cuts_ns[a:b]], np.int64)
         segments, hops = self._native.run(
             np.array([leg.thread for leg in legs], np.int32),
             np.array([leg.op for leg in legs], np.int64),
@@ -161,7 +163,10 @@ class Walker:
             cut_off,
             cuts,
         )
-        segments = np.concatenate([segments, _held_back(legs)])
+        held_back = _held_back(legs)
+        segments = np.concatenate([segments, held_back])
+        walked = segments[: len(segments) - len(held_back)]
+        walked["phase"] += np.array([first for first, _ in within], np.int32)[walked["leg"]]
         order = np.lexsort((segments["start"], segments["leg"]))
         segments = segments[order]
         at = np.arange(n + 1)
@@ -171,6 +176,16 @@ class Walker:
             np.searchsorted(segments["leg"], at).astype(np.int64),
             np.searchsorted(hops["leg"], at).astype(np.int64),
         )
+
+
+def _cuts_within(leg: LegSpec) -> tuple[int, int]:
+    """Which of a leg's cuts can matter in it: the last one before it, and those within.
+
+    A request has a leg and a cut for every token, and all its legs share its cuts: taken whole
+    they would be as many as its tokens squared.
+    """
+    first = max(0, bisect.bisect_right(leg.cuts_ns, leg.start_ns) - 1)
+    return first, max(first, bisect.bisect_left(leg.cuts_ns, leg.end_ns))
 
 
 def _held_back(legs: Sequence[LegSpec]) -> NDArray[np.void]:

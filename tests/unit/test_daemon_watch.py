@@ -608,8 +608,11 @@ def test_a_request_that_is_slow_has_its_host_looked_at_more_often(yard: Yard) ->
     peer.do("request", "r", ["ADMITTED"])
     wait_for(lambda: pace() == {50}, "it takes longer than seconds")
     assert daemon.client.status().polling.hurried == 1
+
+    def shortest_ns() -> int:
+        rows = Capture.from_batches(daemon.client.open_session(session)).table("counter")
+        return int((rows["t_ns"] - rows["since_ns"])[rows["since_ns"] > 0].min())
+
+    wait_for(lambda: shortest_ns() < 100 * MS, "numbers speak for shorter times")
     peer.do("request", "r", ["FINISHED"])
     wait_for(lambda: pace() == {200}, "as before")
-    rows = Capture.from_batches(daemon.client.open_session(session)).table("counter")
-    wide = (rows["t_ns"] - rows["since_ns"])[rows["since_ns"] > 0]
-    assert wide.min() < 100 * MS, "they speak for shorter times"
